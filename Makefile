@@ -63,8 +63,75 @@ $(BUILD)/test/$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard cases/unit/$(1)/*
 endef
 $(foreach unit,$(UNITS),$(eval $(call unit_rule,$(unit))))
 
+# Small programs that tests launch (mpi ranks): cases/programs/NAME.c -> build/test/NAME; benchmarks likewise
+PROGRAMS = $(patsubst cases/programs/%.c,%,$(wildcard cases/programs/*.c))
+BENCHES = $(patsubst cases/bench/%.c,%,$(wildcard cases/bench/*.c))
+$(BUILD)/test/%: $(BUILD)/obj/cases/programs/%.o $(LIBRARIES)
+	@mkdir -p $(dir $@)
+	$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
+$(BUILD)/bench/%: $(BUILD)/obj/cases/bench/%.o $(LIBRARIES)
+	@mkdir -p $(dir $@)
+	$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
+
+.PHONY: tests
+tests: $(BUILD)/shardproof $(UNITS:%=$(BUILD)/test/%) $(PROGRAMS:%=$(BUILD)/test/%)
+
+# ---- what a person calls. The first two install what they need (Debian, root or sudo), so each works alone on a fresh machine;
+# the rest runs in a second make, which then finds the libraries.
+
+.PHONY: help
+help:
+	@echo "make run     build, run the default suite on local ranks and again over MPI, check that both give the same bits"
+	@echo "make test    unit tests, rank programs, command line, planted faults; ends with 'N passed, N failed'"
+	@echo "make         build/shardproof (needs the packages that tools/install.sh names)"
+	@echo "make lint    include arrows, headers that stand alone, clang-format"
+	@echo "make asan    make test under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan    the suite on ranks as threads under ThreadSanitizer"
+	@echo "make bench   measured speeds, as ratios where they compare two programs"
+	@echo "make clean   remove build/"
+
+.PHONY: run test
+run:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory main-job
+test:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory tests
+	@tools/test.sh $(BUILD)
+
+.PHONY: main-job
+main-job:
+	$(BUILD)/shardproof run --json $(BUILD)/local.json --junit $(BUILD)/local.xml
+	$(BUILD)/shardproof run --engine mpi --json $(BUILD)/mpi.json --junit $(BUILD)/mpi.xml
+	$(BUILD)/shardproof agree $(BUILD)/local.json $(BUILD)/mpi.json
+
+.PHONY: lint
+lint:
+	@tools/lint.sh
+
+ASAN = SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" OPT=-O1 BUILD=build/asan
+.PHONY: asan
+asan:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory $(ASAN) tests
+	@tools/test.sh build/asan
+
+TSAN = SANITIZE=-fsanitize=thread OPT=-O1 BUILD=build/tsan
+.PHONY: tsan
+tsan:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory $(TSAN) all
+	TSAN_OPTIONS=halt_on_error=1 build/tsan/shardproof run --threads --filter '*2.fsdp2*'
+
+.PHONY: bench
+bench:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory all $(BENCHES:%=$(BUILD)/bench/%)
+	@tools/bench.sh $(BUILD)
+
 .PHONY: clean
 clean:
-	rm -rf $(BUILD)
+	rm -rf build
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

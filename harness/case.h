@@ -1,7 +1,7 @@
 /* Cases: what a user wrote in a case file, validated and ready to run (INTERFACES.md section 1).
  *
- * One file holds one case or a matrix of them. Everything is checked here, before anything runs or is written: schema, paths,
- * model, adapters, ids, golden names, mesh against model, script. Each refusal is one line with FILE:LINE. */
+ * One file holds one case or a matrix of them. Everything is checked here, before anything runs or is written: schema,
+ * paths, model, adapters, ids, golden names, mesh against model, script. Each refusal is one line with FILE:LINE. */
 #ifndef HARNESS_CASE_H
 #define HARNESS_CASE_H
 
@@ -17,7 +17,7 @@ struct expected_field { /* `finding: {tensor: ..., rank: 1}` */
 struct test_case {
     char *name, *about, *file; /* file as the user named it */
     int line;
-    struct mesh mesh; /* axes ep and fsdp */
+    struct mesh mesh;           /* axes ep and fsdp */
     struct layout_file *layout; /* NULL: built in */
     struct job job;
     int goldens;
@@ -30,15 +30,18 @@ struct test_case {
     double limit; /* seconds */
 };
 
+struct model_shelf; /* private: checkpoints that several cases share */
+
 struct case_list {
     int count, room;
     struct test_case **item;
+    struct model_shelf *shelf;
 };
 
 struct case_options {
-    const char *filter;  /* glob on names, NULL: all */
-    int world;           /* only cases of this world, 0: all */
-    bool replace_dtype;  /* --dtype: replaces the case's; a dtype matrix collapses */
+    const char *filter; /* glob on names, NULL: all */
+    int world;          /* only cases of this world, 0: all */
+    bool replace_dtype; /* --dtype: replaces the case's; a dtype matrix collapses */
     enum dtype dtype;
 };
 

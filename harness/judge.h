@@ -38,4 +38,9 @@ enum status judge_line(struct judge *judge, const struct point *point, char *out
 void judge_keep(struct judge *judge, bool keep);
 enum status judge_write_reference(struct judge *judge, const char *path);
 
+/* The dump's metadata: one JSON object, trace name -> layout line, in data-flow order (after judge_owed; the caller frees it);
+ * and a mesh as JSON. */
+enum status judge_layout_json(struct judge *judge, char **out);
+char *judge_mesh_json(char *out, size_t size, const struct mesh *mesh);
+
 #endif

@@ -1,6 +1,7 @@
 /* What is told: the data of a report and its writers (terminal, JSON, JUnit). INTERFACES.md section 4, to the letter.
  *
- * The harness fills it; writers only read. Strings are owned by the report (report_free). NULL or an empty list is written as null or []. */
+ * The harness fills it; writers only read. Strings are owned by the report (report_free). NULL or an empty list is
+ * written as null or []. */
 #ifndef REPORTS_REPORT_H
 #define REPORTS_REPORT_H
 
@@ -10,14 +11,39 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_SKIP, VERDICT_ERROR };
-enum finding_kind { FINDING_SHAPE, FINDING_DTYPE, FINDING_VALUE, FINDING_ROUTING, FINDING_MISSING, FINDING_EXTRA,
-                    FINDING_NOT_FINITE, FINDING_REPLICA, FINDING_ORDER, FINDING_HANG, FINDING_CRASH, FINDING_GOLDEN };
+enum verdict {
+    VERDICT_PASS,
+    VERDICT_FAIL,
+    VERDICT_SKIP,
+    VERDICT_ERROR
+};
+enum finding_kind {
+    FINDING_SHAPE,
+    FINDING_DTYPE,
+    FINDING_VALUE,
+    FINDING_ROUTING,
+    FINDING_MISSING,
+    FINDING_EXTRA,
+    FINDING_NOT_FINITE,
+    FINDING_REPLICA,
+    FINDING_ORDER,
+    FINDING_HANG,
+    FINDING_CRASH,
+    FINDING_GOLDEN
+};
 const char *finding_kind_name(enum finding_kind kind);
 
-struct report_strings { int count, room; char **item; };
+struct report_strings {
+    int count, room;
+    char **item;
+};
 
-struct report_collective { bool present; char *operation, *group; int64_t sequence; char *site; };
+struct report_collective {
+    bool present;
+    char *operation, *group;
+    int64_t sequence;
+    char *site;
+};
 
 struct report_finding {
     bool present;
@@ -30,10 +56,10 @@ struct report_finding {
     int ranks;
     int *rank_list; /* all that differ */
     enum finding_kind kind;
-    int dims;          /* of `index`; 0: null */
-    int64_t index[8];  /* global */
-    char *axis;        /* "expert 3, out 5, rank 1": the coordinates by axis name */
-    int64_t expert;    /* -1: null */
+    int dims;         /* of `index`; 0: null */
+    int64_t index[8]; /* global */
+    char *axis;       /* "expert 3, out 5, rank 1": the coordinates by axis name */
+    int64_t expert;   /* -1: null */
     double want, got, error, bar;
     bool numbers; /* want.. bar are meant */
     struct report_collective collective;
@@ -58,7 +84,7 @@ struct report_case {
     int64_t routing_tokens, routing_ties;
     struct report_finding finding;
     struct report_strings consequences;
-    char *repeat; /* a command */
+    char *repeat;    /* a command */
     char digest[33]; /* of all records' bits: equal on every engine */
 };
 
@@ -70,11 +96,14 @@ struct report {
 };
 
 enum status report_strings_add(struct report_strings *strings, const char *text); /* copies */
-enum status report_add(struct report *report, struct report_case **out); /* a new zeroed case; earlier pointers go stale */
+enum status report_add(struct report *report,
+                       struct report_case **out); /* a new zeroed case; earlier pointers go stale */
 void report_case_free(struct report_case *one);
 void report_free(struct report *report);
-void report_summary(const struct report *report, int *passed, int *failed, int *skipped); /* an error counts as failed */
-int report_exit_code(const struct report *report); /* 3 if any error, else 1 if any failed, else 77 if nothing ran, else 0 */
+void report_summary(const struct report *report, int *passed, int *failed,
+                    int *skipped); /* an error counts as failed */
+int report_exit_code(
+    const struct report *report); /* 3 if any error, else 1 if any failed, else 77 if nothing ran, else 0 */
 
 enum status report_write_json(const struct report *report, const char *path);
 enum status report_write_junit(const struct report *report, const char *path);

@@ -45,6 +45,9 @@ struct board_fault {    /* the first fault of a world; written once (compare and
 
 struct board_rank {
     _Atomic int pid;
+    _Atomic int ready;         /* its comm is open: it can run cases */
+    _Atomic int inside;        /* 1: it is in the collective of `entry`; 0: that was its last */
+    _Atomic int told;          /* 1: it was told to end (SIGTERM): its death is a consequence */
     _Atomic int64_t done;      /* cases finished, by number + 1 */
     _Atomic int64_t publish;   /* seqlock of `entry`: odd while it is written */
     struct ledger_entry entry; /* where it stands */
@@ -64,5 +67,15 @@ void board_init(struct board *board, int world); /* memory is zero */
 void board_fault_write(struct board *board, const struct board_fault *fault);
 /* Copies a rank's entry consistently. */
 void board_entry_read(const struct board *board, int rank, struct ledger_entry *out);
+void board_entry_write(struct board *board, int rank, const struct ledger_entry *entry); /* by the rank itself */
+/* "all_gather(fsdp, model.layers.0, 120 x float64) at sharded/fsdp.c:88"; returns `out`. */
+char *board_entry_text(char *out, size_t size, const struct ledger_entry *entry);
+
+/* Sleeps while *word == seen, at most `milliseconds`; wakes early on a signal. */
+void board_sleep(_Atomic int *word, int seen, int milliseconds);
+void board_wake(_Atomic int *word); /* all sleepers */
+/* Copies 8-byte words that another rank may write or read at the same moment (checked by the caller afterwards). */
+void board_words_store(void *to, const void *from, size_t bytes);
+void board_words_load(void *to, const void *from, size_t bytes);
 
 #endif

@@ -1,0 +1,402 @@
+#include "harness/judge_compare.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the records */
+
+static enum status structure_failure(struct judge *judge, const struct point *point, const char *name,
+                                     const struct place *place, enum finding_kind kind, const char *detail, int ranks) {
+    static const char *const what[] = {[FINDING_MISSING] = "is missing",
+                                       [FINDING_DTYPE] = "has the wrong type",
+                                       [FINDING_SHAPE] = "has the wrong shape"};
+    struct failure failure = FAILURE_NONE;
+    failure.point = point;
+    failure.name = name;
+    failure.kind = kind;
+    failure.place = place;
+    failure.ranks = ranks;
+    failure.rank = judge->rank_scratch;
+    failure.what = what[kind];
+    failure.detail = detail;
+    return judge_fail(judge, &failure);
+}
+
+static bool shape_fits(const struct tensor *tensor, const struct shard *piece) {
+    if (tensor->ndim != piece->ndim)
+        return false;
+    for (int d = 0; d < piece->ndim; d++)
+        if (tensor->shape[d] != piece->shape[d])
+            return false;
+    return true;
+}
+
+static bool record_fits(const struct trace_record *record, const struct shard *piece, enum dtype dtype,
+                        enum finding_kind kind) {
+    if (kind == FINDING_MISSING)
+        return record != NULL;
+    if (!record)
+        return true;
+    return kind == FINDING_DTYPE ? record->tensor.dtype == dtype : shape_fits(&record->tensor, piece);
+}
+
+static void structure_detail(const struct trace_record *record, const struct shard *piece, enum dtype dtype, int rank,
+                             enum finding_kind kind, char *out, size_t size) {
+    char got[128], want[128];
+    out[0] = '\0';
+    if (kind == FINDING_SHAPE)
+        snprintf(out, size, "Rank %d holds %s where its piece is %s.", rank,
+                 shape_text(got, sizeof got, record->tensor.ndim, record->tensor.shape),
+                 shape_text(want, sizeof want, piece->ndim, piece->shape));
+    else if (kind == FINDING_DTYPE)
+        snprintf(out, size, "Rank %d holds %s where %s is owed.", rank, dtype_name(record->tensor.dtype),
+                 dtype_name(dtype));
+}
+
+enum status records_find(struct judge *judge, const struct trace *trace, const struct point *point, const char *name,
+                         const struct place *place, bool report, bool *sound) {
+    static const enum finding_kind order[] = {FINDING_MISSING, FINDING_SHAPE, FINDING_DTYPE};
+    enum dtype dtype = owed_dtype(judge->job, point);
+    *sound = true;
+    for (int rank = 0; rank < judge->world; rank++)
+        judge->record[rank] = rank < trace->ranks ? trace_find(trace, rank, name) : NULL;
+    for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
+        int ranks = 0;
+        for (int rank = 0; rank < judge->world; rank++)
+            if (!record_fits(judge->record[rank], place_shard(place, rank), dtype, order[k]))
+                judge->rank_scratch[ranks++] = rank;
+        if (ranks == 0)
+            continue;
+        *sound = false;
+        if (!report)
+            return STATUS_OK;
+        char detail[384];
+        int first = judge->rank_scratch[0];
+        structure_detail(judge->record[first], place_shard(place, first), dtype, first, order[k], detail, sizeof detail);
+        return structure_failure(judge, point, name, place, order[k], detail[0] ? detail : NULL, ranks);
+    }
+    return STATUS_OK;
+}
+
+/* ---- assembling */
+
+enum status judge_room(struct judge *judge, int64_t elements) {
+    if (elements <= judge->room)
+        return STATUS_OK;
+    int64_t room = elements > 2 * judge->room ? elements : 2 * judge->room;
+    free(judge->x);
+    free(judge->raw);
+    judge->x = malloc((size_t)room * sizeof *judge->x);
+    judge->raw = malloc((size_t)room * sizeof(double));
+    judge->room = judge->x && judge->raw ? room : 0;
+    return judge->room ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static void widen(enum dtype dtype, int64_t n, const void *raw, double *out) {
+    if (dtype == DTYPE_F64) {
+        memcpy(out, raw, (size_t)n * sizeof *out);
+    } else if (dtype == DTYPE_F32) {
+        const float *from = raw;
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (double)from[i];
+    } else if (dtype == DTYPE_I64) {
+        const int64_t *from = raw;
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (double)from[i];
+    } else {
+        int64_t shape[] = {n};
+        struct tensor view = tensor_view(dtype, 1, shape, (void *)(uintptr_t)raw);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = tensor_get(&view, i);
+    }
+}
+
+/* Every rank's piece number `turn` at its places; bytes that nobody owns stay 0xff, which is NaN. */
+static void place_turn(const struct judge *judge, const struct place *place, int turn, size_t element, void *raw) {
+    memset(raw, 0xff, (size_t)place->elements * element);
+    for (int rank = 0; rank < place->world; rank++)
+        if (place->first[rank] == rank && place->turn[rank] == turn)
+            shard_place(place_shard(place, rank), element, judge->record[rank]->tensor.data, raw);
+}
+
+enum status records_assemble(struct judge *judge, const struct place *place, double *magnitude) {
+    TRY(judge_room(judge, place->elements > 0 ? place->elements : 1));
+    enum dtype dtype = judge->record[0]->tensor.dtype;
+    place_turn(judge, place, 0, dtype_bytes(dtype), judge->raw);
+    widen(dtype, place->elements, judge->raw, judge->x);
+    if (place->turns == 1 && !magnitude)
+        return STATUS_OK;
+    double *piece = malloc((size_t)(place->elements > 0 ? place->elements : 1) * sizeof *piece);
+    if (!piece)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; magnitude && i < place->elements; i++)
+        magnitude[i] = fabs(judge->x[i]);
+    for (int turn = 1; turn < place->turns; turn++) {
+        place_turn(judge, place, turn, dtype_bytes(dtype), judge->raw);
+        widen(dtype, place->elements, judge->raw, piece);
+        for (int64_t i = 0; i < place->elements; i++)
+            judge->x[i] += piece[i];
+        for (int64_t i = 0; magnitude && i < place->elements; i++)
+            magnitude[i] += fabs(piece[i]);
+    }
+    free(piece);
+    return STATUS_OK;
+}
+
+enum status records_whole(struct judge *judge, const struct place *place, struct tensor *out) {
+    TRY(tensor_make(out, judge->record[0]->tensor.dtype, place->ndim, place->shape));
+    place_turn(judge, place, 0, dtype_bytes(out->dtype), out->data);
+    return STATUS_OK;
+}
+
+/* ---- comparing */
+
+struct comparison {
+    enum compare_rule rule;
+    const double *want;
+    const double *bar; /* NULL: 0 */
+    double factor;
+    const double *got; /* assembled; for sums the only thing to compare */
+    bool sum;
+};
+
+static double bar_at(const struct comparison *c, int64_t i) {
+    return c->bar ? c->factor * c->bar[i] : 0.0;
+}
+
+static bool same_bits(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static bool element_right(const struct comparison *c, int64_t i, double got) {
+    if (c->rule == RULE_EXACT)
+        return same_bits(got, c->want[i]);
+    return fabs(got - c->want[i]) <= bar_at(c, i);
+}
+
+static bool element_wrong(const void *context, int64_t global, double got) {
+    const struct comparison *c = context;
+    return !element_right(c, global, c->sum ? c->got[global] : got);
+}
+
+static bool element_not_finite(const void *context, int64_t global, double got) {
+    (void)context;
+    (void)global;
+    return !isfinite(got);
+}
+
+enum status ranks_wrong(struct judge *judge, const struct place *place, wrong_element wrong, const void *context,
+                        int *ranks, int64_t *at) {
+    *ranks = 0;
+    *at = -1;
+    for (int rank = 0; rank < place->world; rank++) {
+        const struct shard *piece = place_shard(place, rank);
+        const struct tensor *local = &judge->record[rank]->tensor;
+        for (int64_t i = 0; i < shard_elements(piece); i++) {
+            int64_t global = shard_global(piece, i, NULL);
+            if (!wrong(context, global, tensor_get(local, i)))
+                continue;
+            if (*at < 0)
+                *at = global;
+            judge->rank_scratch[(*ranks)++] = rank;
+            break;
+        }
+    }
+    return STATUS_OK;
+}
+
+static int64_t count_wrong(const struct comparison *c, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += !element_right(c, i, c->got[i]);
+    return count;
+}
+
+static bool all_right(const struct comparison *c, int64_t n) {
+    bool right = true;
+    if (c->rule == RULE_EXACT)
+        return memcmp(c->got, c->want, (size_t)n * sizeof *c->got) == 0;
+    for (int64_t i = 0; i < n; i++)
+        right &= fabs(c->got[i] - c->want[i]) <= bar_at(c, i);
+    return right;
+}
+
+static bool all_finite(const double *x, int64_t n) {
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++)
+        finite &= fabs(x[i]) <= DBL_MAX;
+    return finite;
+}
+
+static double local_value(const struct judge *judge, const struct place *place, int rank, int64_t global) {
+    const struct shard *piece = place_shard(place, rank);
+    for (int64_t i = 0; i < shard_elements(piece); i++)
+        if (shard_global(piece, i, NULL) == global)
+            return tensor_get(&judge->record[rank]->tensor, i);
+    return NAN;
+}
+
+static struct failure failure_at(const struct owed_point *owed, const struct place *place, enum finding_kind kind,
+                                 const struct comparison *c, int64_t at, double got) {
+    struct failure failure = FAILURE_NONE;
+    failure.point = &owed->point;
+    failure.name = owed->name;
+    failure.kind = kind;
+    failure.place = place;
+    failure.located = at >= 0;
+    failure.at = at;
+    failure.numbers = at >= 0;
+    if (at >= 0) {
+        failure.want = c->want[at];
+        failure.got = got;
+        failure.error = fabs(got - c->want[at]);
+        failure.bar = c->rule == RULE_EXACT ? 0.0 : bar_at(c, at);
+    }
+    failure.window_want = c->want;
+    failure.window_got = c->got;
+    return failure;
+}
+
+static enum status report_not_finite(struct judge *judge, const struct owed_point *owed, const struct place *place,
+                                     const struct comparison *c) {
+    int ranks = 0;
+    int64_t at = -1;
+    if (judge_first(judge))
+        TRY(ranks_wrong(judge, place, element_not_finite, NULL, &ranks, &at));
+    struct failure failure = failure_at(owed, place, FINDING_NOT_FINITE, c, at,
+                                        ranks ? local_value(judge, place, judge->rank_scratch[0], at) : NAN);
+    failure.ranks = ranks;
+    failure.rank = judge->rank_scratch;
+    failure.what = "is not finite";
+    if (ranks == 0)
+        failure.detail = "No rank holds it, or finite pieces add up to it.";
+    return judge_fail(judge, &failure);
+}
+
+static enum status report_wrong(struct judge *judge, const struct owed_point *owed, const struct place *place,
+                                const struct comparison *c) {
+    int ranks = 0;
+    int64_t at = -1;
+    if (judge_first(judge))
+        TRY(ranks_wrong(judge, place, element_wrong, c, &ranks, &at));
+    double got = at < 0       ? NAN
+                 : c->sum ? c->got[at]
+                          : local_value(judge, place, judge->rank_scratch[0], at);
+    struct failure failure = failure_at(owed, place, FINDING_VALUE, c, at, got);
+    failure.ranks = ranks;
+    failure.rank = judge->rank_scratch;
+    failure.what = c->sum ? "adds up to a wrong sum" : "is wrong";
+    failure.differ = at >= 0 ? count_wrong(c, place->elements) : 0;
+    if (c->rule == RULE_EXACT && at >= 0)
+        failure.detail = "It is moved, not computed: every bit must arrive.";
+    return judge_fail(judge, &failure);
+}
+
+/* ---- replicas */
+
+static bool copy_differs(const struct judge *judge, const struct place *place, int rank) {
+    int first = place->first[rank];
+    if (first == rank)
+        return false;
+    const struct tensor *a = &judge->record[first]->tensor, *b = &judge->record[rank]->tensor;
+    return memcmp(a->data, b->data, tensor_bytes(a)) != 0;
+}
+
+struct against_first { /* a rank's copy, element by element against its lowest holder's */
+    const struct tensor *mine, *first;
+};
+
+static int64_t first_difference(const struct shard *piece, const struct against_first *pair) {
+    for (int64_t i = 0; i < shard_elements(piece); i++)
+        if (!same_bits(tensor_get(pair->mine, i), tensor_get(pair->first, i)))
+            return i;
+    return -1;
+}
+
+/* Copies that differ from each other: if some are wrong by the reference, those are named; else those that differ from the
+ * lowest holder's. */
+static enum status report_replica(struct judge *judge, const struct owed_point *owed, const struct place *place,
+                                  const struct comparison *c, int differing) {
+    struct against_first pair = {&judge->record[differing]->tensor,
+                                 &judge->record[place->first[differing]]->tensor};
+    const struct shard *piece = place_shard(place, differing);
+    int64_t local = first_difference(piece, &pair);
+    int64_t at = local < 0 ? 0 : shard_global(piece, local, NULL);
+    double mine = local < 0 ? NAN : tensor_get(pair.mine, local);
+    double lowest = local < 0 ? NAN : tensor_get(pair.first, local);
+    char detail[256];
+    int ranks = 0;
+    if (!c->sum)
+        TRY(ranks_wrong(judge, place, element_wrong, c, &ranks, &(int64_t){0}));
+    bool blame_lowest = ranks > 0 && element_right(c, at, mine);
+    if (ranks == 0)
+        for (int rank = 0; rank < place->world; rank++)
+            if (copy_differs(judge, place, rank))
+                judge->rank_scratch[ranks++] = rank;
+    snprintf(detail, sizeof detail, "Rank %d holds %.17g where rank %d holds a copy of it, %.17g.", differing, mine,
+             place->first[differing], lowest);
+    struct failure failure = failure_at(owed, place, FINDING_REPLICA, c, at, blame_lowest ? lowest : mine);
+    failure.want = blame_lowest ? mine : lowest;
+    failure.error = fabs(failure.got - failure.want);
+    failure.bar = 0;
+    failure.ranks = ranks;
+    failure.rank = judge->rank_scratch;
+    failure.what = "differs between ranks that hold the same piece";
+    failure.detail = detail;
+    return judge_fail(judge, &failure);
+}
+
+/* ---- the verdict at a point */
+
+static void note_worst(struct judge *judge, const struct owed_point *owed, const struct comparison *c, int64_t n) {
+    struct report_case *report = judge->report;
+    double worst = report->worst_error_over_bar, before = worst;
+    for (int64_t i = 0; i < n; i++) {
+        double error = fabs(c->got[i] - c->want[i]), bar = bar_at(c, i);
+        if (error > worst * bar)
+            worst = bar > 0 ? error / bar : INFINITY;
+    }
+    if (!(worst > before))
+        return;
+    char *name = strdup(owed->name);
+    if (!name)
+        return;
+    free(report->worst_tensor);
+    report->worst_tensor = name;
+    report->worst_error_over_bar = worst;
+}
+
+enum status records_compare(struct judge *judge, const struct owed_point *owed, const struct place *place,
+                            const struct value *value, enum compare_rule rule, double factor, bool *finite,
+                            bool *right) {
+    struct comparison c = {.rule = rule,
+                           .want = value->x,
+                           .bar = rule == RULE_BAR ? value->e : NULL,
+                           .factor = factor,
+                           .got = judge->x,
+                           .sum = place->turns > 1};
+    int64_t n = place->elements;
+    int differing = -1;
+    *finite = all_finite(judge->x, n);
+    for (int rank = judge->world - 1; rank >= 0; rank--)
+        if (copy_differs(judge, place, rank))
+            differing = rank;
+    *right = *finite && differing < 0 && all_right(&c, n);
+    judge->report->compared_records += judge->world;
+    judge->report->compared_elements += place->held;
+    if (rule == RULE_BAR && *finite)
+        note_worst(judge, owed, &c, n);
+    if (*right)
+        return STATUS_OK;
+    int unfinished = 0;
+    if (*finite && differing >= 0) /* a copy that was not assembled */
+        TRY(ranks_wrong(judge, place, element_not_finite, NULL, &unfinished, &(int64_t){0}));
+    if (!*finite || unfinished > 0)
+        return report_not_finite(judge, owed, place, &c);
+    if (differing >= 0)
+        return report_replica(judge, owed, place, &c, differing);
+    return report_wrong(judge, owed, place, &c);
+}

@@ -1,0 +1,90 @@
+/* What the judge's files share: what is owed, scratch for one tensor, and how a failure is reported. */
+#ifndef HARNESS_JUDGE_INNER_H
+#define HARNESS_JUDGE_INNER_H
+
+#include "harness/judge.h"
+#include "harness/judge_place.h"
+#include "harness/judge_route.h"
+
+#include "reference/reference.h"
+
+/* A set of names, borrowed. */
+struct name_set {
+    int count, slots;
+    const char **slot;
+};
+enum status name_set_add(struct name_set *set, const char *name, bool *new_name);
+bool name_set_has(const struct name_set *set, const char *name);
+void name_set_free(struct name_set *set);
+
+struct owed_point { /* one storage point, as the dry run announced it */
+    struct point point;
+    char *name;
+    int ndim;
+    int64_t shape[VALUE_MAX_DIMS];
+    const struct place *place; /* NULL: exchanged rows, whose place depends on the choices */
+    double *kept;              /* relay's value before it was replaced, for --keep; else NULL */
+};
+
+struct judge {
+    const struct test_case *one;
+    const struct job *job;
+    struct report_case *report;
+    int world;
+    struct places places;
+    bool counted; /* judge_owed has run */
+    int owed_count, owed_room;
+    struct owed_point *owed;
+    struct name_set names;    /* of `owed` */
+    struct name_set failures; /* reported so far */
+    int failed_count, failed_room;
+    char **failed; /* the strings behind `failures` */
+    int layers;
+    struct route *route; /* [layers] of the micro-batch at hand */
+    bool keep;
+    /* of the run at hand */
+    const struct trace *trace;
+    int at;                             /* next owed point */
+    const struct trace_record **record; /* [world] of the point at hand */
+    int *rank_scratch;                  /* [world] */
+    double *x;                          /* the assembled tensor */
+    void *raw;                          /* the same in the records' type */
+    int64_t room;                       /* elements that x and raw hold */
+};
+
+/* judge_owed if it has not run yet. */
+enum status judge_count_once(struct judge *judge);
+enum status judge_room(struct judge *judge, int64_t elements);
+
+/* Who acts in step S: the action (train or evaluate), NULL after the last; and the tenant that acts, -1: none. */
+const struct action *step_action(const struct job *job, int step);
+int step_tenant(const struct job *job, int step);
+/* The type in which the subject owes a record. */
+enum dtype owed_dtype(const struct job *job, const struct point *point);
+
+/* What went wrong at one record. */
+struct failure {
+    const struct point *point; /* NULL: a name nobody owes */
+    const char *name;          /* trace name; NULL: the whole rank is missing */
+    enum finding_kind kind;
+    const struct place *place; /* NULL: no coordinates */
+    int ranks;
+    const int *rank; /* that differ, ascending */
+    bool located;    /* `at` is meant */
+    int64_t at;      /* row-major global offset */
+    bool numbers;
+    double want, got, error, bar;
+    int64_t expert; /* where the axes do not say it; -1 */
+    const double *window_want, *window_got; /* whole tensors, or NULL */
+    int64_t differ; /* elements, 0: not counted */
+    const char *what; /* the sentence's heart: "is wrong", "differs from the same program at world 1" */
+    const char *detail; /* one more sentence, or NULL */
+};
+#define FAILURE_NONE ((struct failure){.expert = -1})
+
+/* Whether the next failure becomes the finding (so that it pays to look closely). */
+bool judge_first(const struct judge *judge);
+/* The finding if there is none yet, else a consequence; a name counts once. */
+enum status judge_fail(struct judge *judge, const struct failure *failure);
+
+#endif

@@ -1,0 +1,268 @@
+#include "harness/show.h"
+
+#include "core/files.h"
+#include "core/safetensors.h"
+#include "harness/case.h"
+#include "sharded/rules.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- trace */
+
+static void print_name(const struct safetensors_entry *entry) {
+    for (size_t i = 0; i < entry->name_length; i++) {
+        unsigned char c = (unsigned char)entry->name[i];
+        if (c < 0x20 || c == 0x7f)
+            printf("\\x%02x", c);
+        else
+            putchar(c);
+    }
+}
+
+enum status show_trace(const char *path) {
+    struct safetensors file = {0};
+    TRY(safetensors_open(&file, path));
+    for (int i = 0; i < file.pairs; i++)
+        printf("# %s: %.200s%s\n", file.metadata[i].key, file.metadata[i].value,
+               strlen(file.metadata[i].value) > 200 ? " ..." : "");
+    for (int i = 0; i < file.count; i++) {
+        const struct safetensors_entry *entry = &file.entries[i];
+        char shape[256];
+        if (entry->ndim <= TENSOR_MAX_DIMS)
+            shape_text(shape, sizeof shape, entry->ndim, entry->tensor.shape);
+        else
+            snprintf(shape, sizeof shape, "[%d dims]", entry->ndim);
+        printf("%-6s %-20s %12llu bytes  ", dtype_name(entry->tensor.dtype), shape,
+               (unsigned long long)(entry->end - entry->begin));
+        print_name(entry);
+        putchar('\n');
+    }
+    printf("%d tensors\n", file.count);
+    safetensors_close(&file);
+    return STATUS_OK;
+}
+
+/* ---- layout */
+
+/* "0-3,8-11": a dim's global indices as ranges. */
+static void print_ranges(const int64_t *index, int64_t count) {
+    int printed = 0;
+    if (count == 0)
+        printf("none");
+    for (int64_t i = 0; i < count;) {
+        int64_t end = i;
+        while (end + 1 < count && index[end + 1] == index[end] + 1)
+            end++;
+        if (printed++ == 8) {
+            printf(",...");
+            return;
+        }
+        printf(end > i ? "%s%lld-%lld" : "%s%lld", printed > 1 ? "," : "", (long long)index[i], (long long)index[end]);
+        i = end + 1;
+    }
+}
+
+static enum status print_piece(const struct line *line, const struct mesh *mesh, int rank) {
+    struct shard shard = {0};
+    char shape[128];
+    TRY(shard_make(&shard, line, mesh, rank));
+    printf("  rank %-4d (", rank);
+    for (int a = 0; a < mesh->axes; a++)
+        printf("%s%s %d", a ? ", " : "", mesh->name[a], mesh_coordinate(mesh, a, rank));
+    printf(")  %-16s", shape_text(shape, sizeof shape, shard.ndim, shard.shape));
+    for (int d = 0; d < shard.ndim; d++) {
+        printf("  dim %d: ", d);
+        print_ranges(shard.index[d], shard.shape[d]);
+    }
+    putchar('\n');
+    shard_free(&shard);
+    return STATUS_OK;
+}
+
+static enum status print_rule(const struct layout_file *file, const struct layout_rule *rule, int only) {
+    struct line line;
+    char where[1024], text[512], shape[128];
+    int64_t global[LINE_MAX_DIMS];
+    snprintf(where, sizeof where, "%s:%d", file->path, rule->at);
+    TRY(line_parse(&line, rule->line, &file->mesh, where));
+    TRY(line_bind(&line, line.dims, NULL, file->size, file->sizes, where));
+    line_shape(&line, global);
+    printf("%s  \"%s\"  %s\n", rule->glob, line_text(text, sizeof text, &line, &file->mesh),
+           shape_text(shape, sizeof shape, line.dims, global));
+    int world = mesh_world(&file->mesh);
+    for (int rank = 0; rank < world; rank++)
+        if (only < 0 || rank == only)
+            TRY(print_piece(&line, &file->mesh, rank));
+    return STATUS_OK;
+}
+
+enum status show_layout(const char *path, int rank) {
+    struct layout_file file = {0};
+    char mesh[128];
+    enum status status;
+    TRY(layout_file_open(&file, path));
+    int world = mesh_world(&file.mesh);
+    if (rank >= world) {
+        status = status_fail(STATUS_INPUT, "--rank %d: %s has a world of %d ranks, expected 0 to %d", rank, path, world,
+                             world - 1);
+        goto done;
+    }
+    printf("mesh %s, world %d\n", mesh_text(mesh, sizeof mesh, &file.mesh), world);
+    for (int i = 0; i < file.rules; i++)
+        TRY_DONE(print_rule(&file, &file.rule[i], rank));
+    status = STATUS_OK;
+done:
+    layout_file_close(&file);
+    return status;
+}
+
+/* ---- case */
+
+static void print_action(const struct job *job, const struct action *action) {
+    static const char *const words[] = {
+        [ACTION_ACQUIRE] = "acquire", [ACTION_TRAIN] = "train", [ACTION_EVALUATE] = "evaluate",
+        [ACTION_ENTER] = "activate",  [ACTION_LEAVE] = "leave", [ACTION_EXPORT] = "export"};
+    printf("    line %-4d %-9s %-12s", action->line, words[action->kind],
+           action->tenant >= 0 ? job->tenant[action->tenant].name : "none");
+    if (action->kind == ACTION_TRAIN || action->kind == ACTION_EVALUATE) {
+        printf(" step.%d micro", action->step);
+        for (int i = 0; i < action->micros; i++)
+            printf(" %d", job->micro[action->micro[i]].number);
+    }
+    printf("%s\n", action->disabled ? " (disabled)" : "");
+}
+
+static void print_case(const struct test_case *one) {
+    const struct job *job = &one->job;
+    const struct model_config *config = checkpoint_config(job->model);
+    char mesh[128];
+    printf("%s  (%s:%d)\n", one->name, one->file, one->line);
+    if (one->about)
+        printf("    %s\n", one->about);
+    printf("    model %s: %s, %lld layers, %lld experts, hidden %lld\n", checkpoint_path(job->model), config->family,
+           (long long)config->layers, (long long)config->experts, (long long)config->hidden);
+    printf("    mesh %s, world %d, %s, layout %s\n", mesh_text(mesh, sizeof mesh, &one->mesh), mesh_world(&one->mesh),
+           dtype_word(job->dtype), one->layout ? one->layout->path : "built in");
+    printf("    slots %d of rank %lld, sgd lr %g momentum %g, limit %g s\n", job->slots, (long long)job->max_rank,
+           job->optimizer.lr, job->optimizer.momentum, one->limit);
+    for (int t = 0; t < job->tenants; t++)
+        printf("    tenant %s: %d targets, slot %d\n", job->tenant[t].name, job->tenant[t].adapter.count,
+               job_slot(job, t));
+    for (int m = 0; m < job->micros; m++)
+        printf("    micro.%d: %lld x %lld, %lld labels count\n", job->micro[m].number,
+               (long long)job->micro[m].sequences, (long long)job->micro[m].tokens, (long long)job->micro[m].counted);
+    for (int a = 0; a < job->actions; a++)
+        print_action(job, &job->action[a]);
+    for (int g = 0; g < one->goldens; g++)
+        printf("    golden %s: %s, %d tensors\n", job->tenant[one->golden[g].tenant].name, one->golden[g].file.path,
+               one->golden[g].file.count);
+    if (one->fault)
+        printf("    plants %s: %s\n", one->fault->name, one->fault->about);
+}
+
+enum status show_case(const char *path) {
+    struct case_list list = {0};
+    struct case_options options = {0};
+    enum status status = cases_load(&list, path, &options);
+    for (int i = 0; i < list.count && status == STATUS_OK; i++)
+        print_case(list.item[i]);
+    cases_free(&list);
+    return status;
+}
+
+enum status show_model(const char *folder) {
+    struct checkpoint *model = NULL;
+    char shape[128];
+    TRY(checkpoint_open(&model, folder));
+    const struct inventory *inventory = checkpoint_inventory(model);
+    for (int i = 0; i < inventory->count; i++) {
+        const struct param *param = &inventory->params[i];
+        printf("%-56s %-16s %-28s unit %d%s\n", param->name, shape_text(shape, sizeof shape, param->ndim, param->shape),
+               param->axes, param->unit, param->alias >= 0 ? "  (tied to the embedding)" : "");
+    }
+    printf("%d parameters, %d units\n", inventory->count, inventory->units);
+    checkpoint_close(model);
+    return STATUS_OK;
+}
+
+enum status show_faults(void) {
+    for (const struct rule_fault *fault = rule_faults; fault->name; fault++)
+        printf("%-28s %s\n", fault->name, fault->about);
+    return STATUS_OK;
+}
+
+/* ---- agreement */
+
+static json_t *load_report(const char *path) {
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    const char *schema = root ? json_string_value(json_object_get(root, "schema")) : NULL;
+    if (!root)
+        status_fail(STATUS_INPUT, "%s:%d: %s, expected a report written by --json", path, error.line, error.text);
+    else if (!schema || strcmp(schema, "shardproof.report/1") != 0)
+        status_fail(STATUS_INPUT, "%s:1: not a report, expected schema shardproof.report/1", path);
+    else
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+static json_t *case_named(json_t *cases, const char *name) {
+    size_t i;
+    json_t *one;
+    json_array_foreach(cases, i, one) {
+        const char *other = json_string_value(json_object_get(one, "name"));
+        if (other && strcmp(other, name) == 0)
+            return one;
+    }
+    return NULL;
+}
+
+/* A case agrees if both reports hold it with the same verdict and digest; one without records (a broken world) has
+ * none. */
+static bool case_agrees(json_t *one, json_t *other, const char *name) {
+    if (!other) {
+        printf("%s stands in one report only\n", name);
+        return false;
+    }
+    if (!json_equal(json_object_get(one, "verdict"), json_object_get(other, "verdict"))) {
+        printf("%s: the verdicts differ\n", name);
+        return false;
+    }
+    if (!json_equal(json_object_get(one, "digest"), json_object_get(other, "digest"))) {
+        printf("%s: the recorded bits differ\n", name);
+        return false;
+    }
+    return true;
+}
+
+enum status show_agreement(const char *a, const char *b, bool *same) {
+    json_t *first = load_report(a);
+    json_t *second = first ? load_report(b) : NULL;
+    json_t *cases = json_object_get(first, "cases");
+    json_t *others = json_object_get(second, "cases");
+    size_t i;
+    json_t *one;
+    int digests = 0;
+    *same = json_array_size(cases) == json_array_size(others) && json_array_size(cases) > 0;
+    if (!second) {
+        json_decref(first);
+        return STATUS_INPUT;
+    }
+    if (!*same)
+        printf("%s has %zu cases, %s has %zu\n", a, json_array_size(cases), b, json_array_size(others));
+    json_array_foreach(cases, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        *same = case_agrees(one, case_named(others, name ? name : ""), name ? name : "?") && *same;
+        digests += json_is_string(json_object_get(one, "digest"));
+    }
+    printf("%zu cases, %d with records: %s\n", json_array_size(cases), digests,
+           *same ? "the same bits on both engines" : "the engines differ");
+    *same = *same && digests > 0;
+    json_decref(first);
+    json_decref(second);
+    return STATUS_OK;
+}

@@ -1,0 +1,247 @@
+#include "sharded/fsdp.h"
+
+#include "sharded/record.h"
+#include "sharded/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- one collective per set of mesh axes */
+
+struct bucket { /* a flat buffer: `count` elements per member, in them one padded block per tensor */
+    const struct transfer *items;
+    int first, end; /* items[first] and those behind it, before `end`, that have the same axes */
+    int64_t count;
+    void *send, *receive;
+};
+
+/* The bucket's next item from number `i` on; `end` if there is none. */
+static int bucket_next(const struct bucket *bucket, int i) {
+    while (i < bucket->end && bucket->items[i].peers->axes != bucket->items[bucket->first].peers->axes)
+        i++;
+    return i;
+}
+
+#define FOR_BUCKET(i, bucket)                                                                                          \
+    for (int i = (bucket)->first; i < (bucket)->end; i = bucket_next(bucket, i + 1))
+
+static bool bucket_starts(const struct transfer *items, int i) {
+    for (int before = 0; before < i; before++)
+        if (items[before].peers->axes == items[i].peers->axes)
+            return false;
+    return true;
+}
+
+static enum status bucket_make(const struct subject *subject, struct bucket *bucket, int sends, int receives) {
+    size_t bytes;
+    FOR_BUCKET(i, bucket)
+        bucket->count += bucket->items[i].peers->block;
+    bytes = (size_t)bucket->count * dtype_bytes(subject->dtype);
+    TRY(device_block(subject->ops, &bucket->send, (size_t)sends * bytes));
+    subject->ops->zero(bucket->send, (size_t)sends * bytes);
+    return device_block(subject->ops, &bucket->receive, (size_t)receives * bytes);
+}
+
+static void bucket_free(const struct subject *subject, struct bucket *bucket) {
+    subject->ops->release(bucket->receive);
+    subject->ops->release(bucket->send);
+}
+
+/* Element `offset` of a member's part of a buffer. */
+static void *bucket_at(const struct subject *subject, const struct bucket *bucket, void *buffer, int member,
+                       int64_t offset) {
+    return (char *)buffer + (size_t)(member * bucket->count + offset) * dtype_bytes(subject->dtype);
+}
+
+static int64_t own_elements(const struct peers *peers) {
+    return peers->piece[peers->self].rows * peers->piece[peers->self].width;
+}
+
+static void piece_place(const struct subject *subject, const struct moves *piece, const void *from, void *whole) {
+    subject->ops->scatter_rows(subject->dtype, piece->rows, piece->width, whole, from, piece->index);
+}
+
+static void piece_cut(const struct subject *subject, const struct moves *piece, const void *whole, void *to) {
+    subject->ops->gather_rows(subject->dtype, piece->rows, piece->width, to, whole, piece->index);
+}
+
+static enum status bucket_gather(struct subject *subject, const char *what, struct bucket *bucket) {
+    const struct comm_call call = {COMM_SITE, what, subject->dtype};
+    const struct peers *group = bucket->items[bucket->first].peers;
+    int64_t offset = 0;
+    TRY(bucket_make(subject, bucket, 1, group->size));
+    FOR_BUCKET(i, bucket) {
+        const struct peers *peers = bucket->items[i].peers;
+        subject->ops->copy(bucket_at(subject, bucket, bucket->send, 0, offset), bucket->items[i].shard,
+                           (size_t)own_elements(peers) * dtype_bytes(subject->dtype));
+        offset += peers->block;
+    }
+    TRY(comm_all_gather(subject->comm, group->group, &call, bucket->send, bucket->receive, bucket->count));
+    offset = 0;
+    FOR_BUCKET(i, bucket) {
+        const struct peers *peers = bucket->items[i].peers;
+        for (int member = 0; member < peers->size; member++)
+            piece_place(subject, &peers->piece[member], bucket_at(subject, bucket, bucket->receive, member, offset),
+                        bucket->items[i].whole);
+        offset += peers->block;
+    }
+    return STATUS_OK;
+}
+
+/* A group of one has its sum already. */
+static enum status bucket_reduce(struct subject *subject, const char *what, struct bucket *bucket) {
+    const struct comm_call call = {COMM_SITE, what, subject->dtype};
+    const struct peers *group = bucket->items[bucket->first].peers;
+    void *reduced;
+    int64_t offset = 0;
+    TRY(bucket_make(subject, bucket, group->size, 1));
+    FOR_BUCKET(i, bucket) {
+        const struct peers *peers = bucket->items[i].peers;
+        for (int member = 0; member < peers->size; member++)
+            piece_cut(subject, &peers->piece[member], bucket->items[i].whole,
+                      bucket_at(subject, bucket, bucket->send, member, offset));
+        offset += peers->block;
+    }
+    reduced = group->size > 1 ? bucket->receive : bucket->send;
+    if (group->size > 1)
+        TRY(comm_reduce_scatter(subject->comm, group->group, &call, bucket->send, reduced, bucket->count));
+    offset = 0;
+    FOR_BUCKET(i, bucket) {
+        const struct transfer *item = &bucket->items[i];
+        subject->ops->add(subject->dtype, own_elements(item->peers), item->shard, item->shard,
+                          bucket_at(subject, bucket, reduced, 0, offset));
+        offset += item->peers->block;
+    }
+    return STATUS_OK;
+}
+
+enum status fsdp_gather(struct subject *subject, const char *what, const struct transfer *items, int count) {
+    for (int i = 0; i < count; i++) {
+        struct bucket bucket = {.items = items, .first = i, .end = count};
+        if (items[i].peers->size == 1) {
+            piece_place(subject, items[i].peers->piece, items[i].shard, items[i].whole);
+        } else if (bucket_starts(items, i)) {
+            enum status status = bucket_gather(subject, what, &bucket);
+            bucket_free(subject, &bucket);
+            TRY(status);
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status fsdp_reduce(struct subject *subject, const char *what, const struct transfer *items, int count) {
+    for (int i = 0; i < count; i++) {
+        struct bucket bucket = {.items = items, .first = i, .end = count};
+        if (bucket_starts(items, i)) {
+            enum status status = bucket_reduce(subject, what, &bucket);
+            bucket_free(subject, &bucket);
+            TRY(status);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- units */
+
+#define UNIT_NAME_MAX 64
+
+static const char *unit_name(char *out, int unit) {
+    snprintf(out, UNIT_NAME_MAX, unit == 0 ? "model" : "model.layers.%d", unit - 1);
+    return out;
+}
+
+struct transfers {
+    int count;
+    struct transfer *item;
+};
+
+static enum status transfers_make(const struct subject *subject, struct transfers *out) {
+    void *items;
+    size_t most = (size_t)subject->inventory->count + FACTORS * (size_t)subject->slots.targets;
+    TRY(host_zeros(&items, most, sizeof(struct transfer)));
+    *out = (struct transfers){.item = items};
+    return STATUS_OK;
+}
+
+static enum status transfers_add(const struct subject *subject, struct transfers *list, const struct place *place,
+                                 const struct tensor *shard, struct tensor *used) {
+    TRY(device_make(subject->ops, used, subject->dtype, place->used.ndim, place->used.shape));
+    list->item[list->count++] = (struct transfer){&place->gather, shard->data, used->data};
+    return STATUS_OK;
+}
+
+/* The unit's tensors, with memory for their gathered forms. */
+static enum status unit_list(struct subject *subject, int unit, struct transfers *list) {
+    for (int i = 0; i < subject->inventory->count; i++) {
+        const struct param *param = &subject->inventory->params[i];
+        struct weight *weight = &subject->store.weight[i];
+        if (param->unit != unit)
+            continue;
+        if (param->alias < 0)
+            TRY(transfers_add(subject, list, &weight->place, &weight->shard, &weight->used));
+        for (int which = 0; slots_adapter(subject, param) && which < FACTORS; which++) {
+            struct factor *factor = &weight->target->factor[which];
+            TRY(transfers_add(subject, list, &factor->place, &factor->slot[subject->slots.acting], &factor->used));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status unit_record(const struct subject *subject, int unit, enum phase phase, int micro) {
+    for (int i = 0; i < subject->inventory->count; i++) {
+        const struct param *param = &subject->inventory->params[i];
+        const struct weight *weight = &subject->store.weight[i];
+        if (param->unit != unit)
+            continue;
+        if (param->alias < 0)
+            TRY(record_param(subject, phase, micro, param, PART_WEIGHT, &weight->used));
+        for (int which = 0; slots_adapter(subject, param) && which < FACTORS; which++)
+            TRY(record_param(subject, phase, micro, param, FACTOR_PART(which), &weight->target->factor[which].used));
+    }
+    return STATUS_OK;
+}
+
+enum status fsdp_unit_gather(struct subject *subject, int unit, enum phase phase, int micro) {
+    enum status status = STATUS_OK;
+    struct transfers list;
+    char name[UNIT_NAME_MAX];
+    TRY(transfers_make(subject, &list));
+    TRY_DONE(unit_list(subject, unit, &list));
+    TRY_DONE(fsdp_gather(subject, unit_name(name, unit), list.item, list.count));
+    TRY_DONE(unit_record(subject, unit, phase, micro));
+done:
+    free(list.item);
+    return status;
+}
+
+void fsdp_unit_reshard(struct subject *subject, int unit) {
+    for (int i = 0; i < subject->inventory->count; i++) {
+        struct weight *weight = &subject->store.weight[i];
+        if (subject->inventory->params[i].unit != unit)
+            continue;
+        device_free(subject->ops, &weight->merged);
+        device_free(subject->ops, &weight->used);
+        for (int which = 0; weight->target && which < FACTORS; which++)
+            device_free(subject->ops, &weight->target->factor[which].used);
+    }
+}
+
+enum status fsdp_unit_reduce(struct subject *subject, int unit, int micro) {
+    enum status status = STATUS_OK;
+    struct transfers list;
+    char name[UNIT_NAME_MAX];
+    struct factor_walk walk = slots_walk(subject, unit);
+    struct factor *factor;
+    TRY(transfers_make(subject, &list));
+    while ((factor = slots_next(&walk)))
+        list.item[list.count++] = (struct transfer){&factor->place.reduce, factor->sum.data, factor->partial.data};
+    TRY_DONE(fsdp_reduce(subject, unit_name(name, unit), list.item, list.count));
+    walk = slots_walk(subject, unit);
+    while ((factor = slots_next(&walk))) {
+        device_free(subject->ops, &factor->partial);
+        TRY_DONE(record_param(subject, PHASE_GRAD, micro, walk.param, walk.lora, &factor->sum));
+    }
+done:
+    free(list.item);
+    return status;
+}

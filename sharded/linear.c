@@ -1,0 +1,228 @@
+#include "sharded/linear.h"
+
+#include "sharded/record.h"
+#include "sharded/state.h"
+
+struct map { /* one adapted linear map, gathered */
+    int64_t experts, in, out;
+    int64_t rank, max_rank; /* r, R */
+    double scale;           /* as the dtype rounds it */
+    size_t element;
+};
+
+static int64_t param_in(const struct param *param) {
+    return param->shape[param->ndim - 1];
+}
+
+static int64_t param_out(const struct param *param) {
+    return param->shape[param->ndim - 2];
+}
+
+static struct map map_of(const struct subject *subject, const struct param *param,
+                         const struct adapter_target *adapter) {
+    const struct shard *used = &store_base(subject, param)->place.used;
+    return (struct map){
+        .experts = param->expert ? used->shape[0] : 1,
+        .in = param_in(param),
+        .out = param_out(param),
+        .rank = adapter->lora_rank,
+        .max_rank = subject->job->max_rank,
+        .scale = dtype_round(subject->dtype, adapter->scale),
+        .element = dtype_bytes(subject->dtype),
+    };
+}
+
+/* Expert e of a pack of [rows, columns] matrices. */
+static void *expert_of(const struct map *map, void *pack, int64_t e, int64_t rows, int64_t columns) {
+    return (char *)pack + (size_t)(e * rows * columns) * map->element;
+}
+
+/* ---- W + D */
+
+static void delta(const struct subject *subject, const struct map *map, void *a, void *b, struct tensor *out) {
+    for (int64_t e = 0; e < map->experts; e++) {
+        const struct matmul product = {
+            .m = map->out,
+            .n = map->in,
+            .k = map->rank,
+            .a = expert_of(map, b, e, map->out, map->max_rank),
+            .a_row = map->max_rank,
+            .a_col = 1,
+            .b = expert_of(map, a, e, map->max_rank, map->in),
+            .b_row = map->in,
+            .b_col = 1,
+            .c = expert_of(map, out->data, e, map->out, map->in),
+            .c_row = map->in,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+    subject->ops->scale(subject->dtype, tensor_elements(out), out->data, map->scale);
+}
+
+static enum status merge(struct subject *subject, const struct param *param, enum part part, int micro) {
+    enum status status = STATUS_OK;
+    struct tensor d = {0};
+    struct weight *weight = store_weight(subject, param);
+    const struct tensor *base = &store_base(subject, param)->used;
+    const struct map map = map_of(subject, param, slots_adapter(subject, param));
+    struct factor *factor = weight->target->factor;
+    TRY_DONE(device_make(subject->ops, &d, subject->dtype, base->ndim, base->shape));
+    TRY_DONE(device_make(subject->ops, &weight->merged, subject->dtype, base->ndim, base->shape));
+    delta(subject, &map, factor[FACTOR_A].used.data, factor[FACTOR_B].used.data, &d);
+    subject->ops->add(subject->dtype, tensor_elements(&d), weight->merged.data, base->data, d.data);
+    if (part == PART_MERGED)
+        TRY_DONE(record_param(subject, PHASE_DELTA, micro, param, PART_WEIGHT, &d));
+    TRY_DONE(record_param(subject, PHASE_DELTA, micro, param, part, &weight->merged));
+done:
+    device_free(subject->ops, &d);
+    return status;
+}
+
+enum status linear_merge_unit(struct subject *subject, int unit, enum part part, int micro) {
+    for (int i = 0; i < subject->inventory->count; i++) {
+        const struct param *param = &subject->inventory->params[i];
+        if (param->unit == unit && slots_adapter(subject, param))
+            TRY(merge(subject, param, part, micro));
+    }
+    return STATUS_OK;
+}
+
+/* ---- products */
+
+static const void *row_at(const struct subject *subject, const void *rows, int64_t row, int64_t columns) {
+    return (const char *)rows + (size_t)(row * columns) * dtype_bytes(subject->dtype);
+}
+
+void linear_forward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
+                    const void *x, void *y) {
+    int64_t in = param_in(param), out = param_out(param);
+    const void *weight = store_effective(subject, param);
+    for (int64_t e = 0; e < blocks->count; e++) {
+        const struct matmul product = {
+            .m = blocks->begin[e + 1] - blocks->begin[e],
+            .n = out,
+            .k = in,
+            .a = row_at(subject, x, blocks->begin[e], in),
+            .a_row = in,
+            .a_col = 1,
+            .b = row_at(subject, weight, e * out, in),
+            .b_row = 1,
+            .b_col = in,
+            .c = (void *)row_at(subject, y, blocks->begin[e], out),
+            .c_row = out,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+}
+
+void linear_backward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
+                     const void *dy, void *dx, bool accumulate) {
+    int64_t in = param_in(param), out = param_out(param);
+    const void *weight = store_effective(subject, param);
+    for (int64_t e = 0; e < blocks->count; e++) {
+        const struct matmul product = {
+            .m = blocks->begin[e + 1] - blocks->begin[e],
+            .n = in,
+            .k = out,
+            .a = row_at(subject, dy, blocks->begin[e], out),
+            .a_row = out,
+            .a_col = 1,
+            .b = row_at(subject, weight, e * out, in),
+            .b_row = in,
+            .b_col = 1,
+            .c = (void *)row_at(subject, dx, blocks->begin[e], in),
+            .c_row = in,
+            .accumulate = accumulate,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+}
+
+/* ---- gradients of the factors */
+
+static void weight_gradient(const struct subject *subject, const struct map *map, const struct blocks *blocks,
+                            const void *dy, const void *x, void *g) {
+    for (int64_t e = 0; e < blocks->count; e++) {
+        const struct matmul product = {
+            .m = map->out,
+            .n = map->in,
+            .k = blocks->begin[e + 1] - blocks->begin[e],
+            .a = row_at(subject, dy, blocks->begin[e], map->out),
+            .a_row = 1,
+            .a_col = map->out,
+            .b = row_at(subject, x, blocks->begin[e], map->in),
+            .b_row = map->in,
+            .b_col = 1,
+            .c = expert_of(map, g, e, map->out, map->in),
+            .c_row = map->in,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+}
+
+static void a_gradient(const struct subject *subject, const struct map *map, void *g, void *b, void *da) {
+    for (int64_t e = 0; e < map->experts; e++) {
+        const struct matmul product = {
+            .m = map->rank,
+            .n = map->in,
+            .k = map->out,
+            .a = expert_of(map, b, e, map->out, map->max_rank),
+            .a_row = 1,
+            .a_col = map->max_rank,
+            .b = expert_of(map, g, e, map->out, map->in),
+            .b_row = map->in,
+            .b_col = 1,
+            .c = expert_of(map, da, e, map->max_rank, map->in),
+            .c_row = map->in,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+}
+
+static void b_gradient(const struct subject *subject, const struct map *map, void *g, void *a, void *db) {
+    for (int64_t e = 0; e < map->experts; e++) {
+        const struct matmul product = {
+            .m = map->out,
+            .n = map->rank,
+            .k = map->in,
+            .a = expert_of(map, g, e, map->out, map->in),
+            .a_row = map->in,
+            .a_col = 1,
+            .b = expert_of(map, a, e, map->max_rank, map->in),
+            .b_row = 1,
+            .b_col = map->in,
+            .c = expert_of(map, db, e, map->out, map->max_rank),
+            .c_row = map->max_rank,
+        };
+        subject->ops->matmul(subject->dtype, &product);
+    }
+}
+
+enum status linear_gradient(struct subject *subject, const struct param *param, int micro, const struct blocks *blocks,
+                            const void *dy, const void *x) {
+    enum status status = STATUS_OK;
+    struct tensor g = {0};
+    const struct adapter_target *adapter = slots_adapter(subject, param);
+    if (!adapter)
+        return STATUS_OK;
+    const struct map map = map_of(subject, param, adapter);
+    const struct tensor *base = &store_base(subject, param)->used;
+    struct factor *factor = store_weight(subject, param)->target->factor;
+    TRY_DONE(device_make(subject->ops, &g, subject->dtype, base->ndim, base->shape));
+    weight_gradient(subject, &map, blocks, dy, x, g.data);
+    TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, PART_WEIGHT, &g));
+    for (int which = 0; which < FACTORS; which++) {
+        const struct shard *used = &factor[which].place.used;
+        TRY_DONE(device_zeros(subject->ops, &factor[which].partial, subject->dtype, used->ndim, used->shape));
+    }
+    a_gradient(subject, &map, g.data, factor[FACTOR_B].used.data, factor[FACTOR_A].partial.data);
+    b_gradient(subject, &map, g.data, factor[FACTOR_A].used.data, factor[FACTOR_B].partial.data);
+    for (int which = 0; which < FACTORS; which++) {
+        struct tensor *partial = &factor[which].partial;
+        subject->ops->scale(subject->dtype, tensor_elements(partial), partial->data, map.scale);
+        TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, FACTOR_PART(which), partial));
+    }
+done:
+    device_free(subject->ops, &g);
+    return status;
+}

@@ -1,0 +1,111 @@
+#include "sharded/place.h"
+
+#include "sharded/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void axes_text(char *out, size_t size, const struct mesh *mesh, unsigned axes) {
+    size_t length = 0;
+    out[0] = '\0';
+    for (int axis = 0; axis < mesh->axes && length < size; axis++)
+        if (axes >> axis & 1)
+            length += (size_t)snprintf(out + length, size - length, "%s%s", length ? "*" : "", mesh->name[axis]);
+}
+
+enum status groups_get(struct subject *subject, unsigned axes, struct comm_group **out) {
+    struct comm_group **group = &subject->groups.by_axes[axes];
+    enum status status = STATUS_OK;
+    void *members = NULL;
+    if (!*group) {
+        char text[BOARD_TEXT];
+        axes_text(text, sizeof text, &subject->mesh, axes);
+        TRY_DONE(host_zeros(&members, (size_t)subject->world, sizeof(int)));
+        int size = mesh_group(&subject->mesh, axes, subject->rank, members);
+        TRY_DONE(comm_group_make(subject->comm, members, size, text, group));
+    }
+    *out = *group;
+done:
+    free(members);
+    return status;
+}
+
+static bool dim_is_whole(const struct shard *shard, int dim) {
+    if (shard->shape[dim] != shard->global[dim])
+        return false;
+    for (int64_t i = 0; i < shard->shape[dim]; i++)
+        if (shard->index[dim][i] != i)
+            return false;
+    return true;
+}
+
+static enum status moves_make(struct moves *out, const struct ops *ops, const struct shard *piece,
+                              const struct shard *block) {
+    enum status status = STATUS_OK;
+    struct shard within = {0};
+    void *index = NULL;
+    *out = (struct moves){.width = 1};
+    if (shard_elements(piece) == 0)
+        return STATUS_OK;
+    TRY_DONE(shard_within(&within, piece, block));
+    for (int dim = within.ndim; dim > 0 && dim_is_whole(&within, dim - 1); dim--)
+        out->width *= within.shape[dim - 1];
+    out->rows = shard_elements(piece) / out->width;
+    TRY_DONE(host_zeros(&index, (size_t)out->rows, sizeof(int64_t)));
+    for (int64_t row = 0; row < out->rows; row++)
+        ((int64_t *)index)[row] = shard_global(&within, row * out->width, NULL) / out->width;
+    TRY_DONE(device_indices(ops, &out->index, index, out->rows));
+done:
+    free(index);
+    shard_free(&within);
+    return status;
+}
+
+static enum status peers_make(struct peers *out, struct subject *subject, const struct place *place, unsigned axes) {
+    enum status status = STATUS_OK;
+    void *piece;
+    *out = (struct peers){.axes = axes, .size = 1};
+    if (axes) {
+        TRY(groups_get(subject, axes, &out->group));
+        out->size = comm_group_size(out->group);
+        out->self = comm_group_self(out->group);
+    }
+    TRY(host_zeros(&piece, (size_t)out->size, sizeof *out->piece));
+    out->piece = piece;
+    for (int i = 0; i < out->size; i++) {
+        struct shard shard = {0};
+        int member = out->group ? comm_group_member(out->group, i) : subject->rank;
+        TRY_DONE(shard_make(&shard, &place->placed.line, &subject->mesh, member));
+        if (shard_elements(&shard) > out->block)
+            out->block = shard_elements(&shard);
+        status = moves_make(&out->piece[i], subject->ops, &shard, &place->used);
+        shard_free(&shard);
+        TRY_DONE(status);
+    }
+done:
+    return status;
+}
+
+static void peers_free(const struct ops *ops, struct peers *peers) {
+    for (int i = 0; peers->piece && i < peers->size; i++)
+        ops->release(peers->piece[i].index);
+    free(peers->piece);
+}
+
+enum status place_make(struct place *out, struct subject *subject, const char *tensor, int ndim, const int64_t *shape,
+                       const char *axes, bool expert) {
+    TRY(sharding_place(&out->placed, &subject->mesh, subject->layout, tensor, ndim, shape, axes, expert));
+    TRY(shard_make(&out->shard, &out->placed.line, &subject->mesh, subject->rank));
+    TRY(shard_make(&out->used, &out->placed.gathered, &subject->mesh, subject->rank));
+    TRY(peers_make(&out->gather, subject, out, out->placed.gather_axes));
+    return peers_make(&out->reduce, subject, out, out->placed.owed_axes);
+}
+
+void place_free(const struct ops *ops, struct place *place) {
+    peers_free(ops, &place->reduce);
+    peers_free(ops, &place->gather);
+    shard_free(&place->used);
+    shard_free(&place->shard);
+    *place = (struct place){0};
+}

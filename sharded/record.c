@@ -1,0 +1,68 @@
+#include "sharded/record.h"
+
+#include "sharded/state.h"
+
+enum status record_tensor(const struct subject *subject, const struct point *point, const struct tensor *data) {
+    if (!subject->hooks->record)
+        return STATUS_OK;
+    struct tensor host = {0};
+    TRY(device_download(subject->ops, &host, data));
+    enum status status = subject->hooks->record(subject->hooks->context, point, &host);
+    tensor_free(&host);
+    return status;
+}
+
+enum status record_param(const struct subject *subject, enum phase phase, int micro, const struct param *param,
+                         enum part part, const struct tensor *data) {
+    struct point point = POINT_NONE;
+    point.phase = phase;
+    point.step = subject->step;
+    point.micro = micro;
+    point.param = param;
+    point.part = part;
+    return record_tensor(subject, &point, data);
+}
+
+enum status record_scalar(const struct subject *subject, enum phase phase, int micro, const char *scalar,
+                          const struct tensor *data) {
+    struct point point = POINT_NONE;
+    point.phase = phase;
+    point.step = subject->step;
+    point.micro = micro;
+    point.scalar = scalar;
+    return record_tensor(subject, &point, data);
+}
+
+static enum status record_slot(const struct subject *subject, const struct target *target, int slot) {
+    struct point point = POINT_NONE;
+    point.phase = PHASE_PARAM;
+    point.step = subject->step;
+    point.slot = slot == subject->slots.acting ? -1 : slot;
+    point.param = target->param;
+    for (int which = 0; which < FACTORS; which++) {
+        point.part = FACTOR_PART(which);
+        TRY(record_tensor(subject, &point, &target->factor[which].slot[slot]));
+    }
+    point.state = "momentum_buffer";
+    for (int which = 0; which < FACTORS; which++) {
+        point.part = FACTOR_PART(which);
+        if (target->factor[which].momentum[slot].data)
+            TRY(record_tensor(subject, &point, &target->factor[which].momentum[slot]));
+    }
+    return STATUS_OK;
+}
+
+enum status record_holdings(const struct subject *subject) {
+    const struct inventory *inventory = subject->inventory;
+    if (!subject->hooks->record)
+        return STATUS_OK;
+    for (int i = 0; i < inventory->count; i++) {
+        const struct param *param = &inventory->params[i];
+        const struct weight *weight = &subject->store.weight[i];
+        if (param->alias < 0)
+            TRY(record_param(subject, PHASE_PARAM, -1, param, PART_WEIGHT, &weight->shard));
+        for (int slot = 0; weight->target && slot < subject->job->slots; slot++)
+            TRY(record_slot(subject, weight->target, slot));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,76 @@
+#include "sharded/store.h"
+
+#include "sharded/state.h"
+
+#include <stdlib.h>
+
+/* The rank whose block of experts this one loads. */
+static int source_rank(const struct subject *subject, const struct param *param) {
+    const struct mesh *mesh = &subject->mesh;
+    int axis = mesh_axis(mesh, "ep");
+    if (!param->expert)
+        return subject->rank;
+    int own = mesh_coordinate(mesh, axis, subject->rank);
+    int wanted = (own + subject->rules->ep_shift) % mesh->size[axis];
+    int stride = 1;
+    for (int later = axis + 1; later < mesh->axes; later++)
+        stride *= mesh->size[later];
+    return subject->rank + (wanted - own) * stride;
+}
+
+static enum status weight_load(struct subject *subject, struct weight *weight, const struct param *param) {
+    enum status status = STATUS_OK;
+    struct tensor whole = {0}, piece = {0};
+    struct shard cut = {0};
+    TRY_DONE(shard_make(&cut, &weight->place.placed.line, &subject->mesh, source_rank(subject, param)));
+    TRY_DONE(checkpoint_read(subject->job->model, param, subject->dtype, &whole));
+    TRY_DONE(tensor_make(&piece, subject->dtype, cut.ndim, cut.shape));
+    shard_cut(&cut, dtype_bytes(subject->dtype), whole.data, piece.data);
+    TRY_DONE(device_upload(subject->ops, &weight->shard, &piece));
+done:
+    tensor_free(&piece);
+    tensor_free(&whole);
+    shard_free(&cut);
+    return status;
+}
+
+enum status store_open(struct subject *subject) {
+    const struct inventory *inventory = subject->inventory;
+    void *weights;
+    TRY(host_zeros(&weights, (size_t)inventory->count, sizeof(struct weight)));
+    subject->store.weight = weights;
+    for (int i = 0; i < inventory->count; i++) {
+        const struct param *param = &inventory->params[i];
+        struct weight *weight = &subject->store.weight[i];
+        if (param->alias >= 0)
+            continue;
+        TRY(place_make(&weight->place, subject, param->name, param->ndim, param->shape, param->axes, param->expert));
+        TRY(weight_load(subject, weight, param));
+    }
+    return STATUS_OK;
+}
+
+void store_close(struct subject *subject) {
+    for (int i = 0; subject->store.weight && i < subject->inventory->count; i++) {
+        struct weight *weight = &subject->store.weight[i];
+        device_free(subject->ops, &weight->merged);
+        device_free(subject->ops, &weight->used);
+        device_free(subject->ops, &weight->shard);
+        place_free(subject->ops, &weight->place);
+    }
+    free(subject->store.weight);
+    subject->store.weight = NULL;
+}
+
+struct weight *store_weight(const struct subject *subject, const struct param *param) {
+    return &subject->store.weight[inventory_index(subject->inventory, param)];
+}
+
+struct weight *store_base(const struct subject *subject, const struct param *param) {
+    return param->alias >= 0 ? &subject->store.weight[param->alias] : store_weight(subject, param);
+}
+
+const void *store_effective(const struct subject *subject, const struct param *param) {
+    const struct weight *weight = store_weight(subject, param);
+    return weight->merged.data ? weight->merged.data : store_base(subject, param)->used.data;
+}
