@@ -59,8 +59,8 @@ enum status checkpoint_open(struct checkpoint **out, const char *folder) {
     return status;
 }
 
-enum status checkpoint_make(struct checkpoint **out, const struct yaml *yaml, const struct yaml_node *map, uint64_t seed,
-                            enum data_kind data) {
+enum status checkpoint_make(struct checkpoint **out, const struct yaml *yaml, const struct yaml_node *map,
+                            uint64_t seed, enum data_kind data) {
     TRY(new_checkpoint(out, ""));
     struct checkpoint *checkpoint = *out;
     enum status status;
@@ -110,6 +110,6 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, const struct pa
         param = &checkpoint->inventory.params[param->alias];
     if (checkpoint->files)
         return checkpoint_files_read(checkpoint->files, param, dtype, out);
-    return checkpoint_made_read(&checkpoint->config, param, checkpoint->seed, checkpoint->data, dtype, checkpoint->where,
-                                out);
+    return checkpoint_made_read(&checkpoint->config, param, checkpoint->seed, checkpoint->data, dtype,
+                                checkpoint->where, out);
 }

@@ -233,8 +233,8 @@ static enum status open_folder(struct checkpoint_files *files, const char *folde
         if (!files->path)
             return out_of_memory(folder);
         if (!path_exists(files->path))
-            return status_fail(STATUS_INPUT, "%s: no weights, expected model.safetensors or model.safetensors.index.json",
-                               folder);
+            return status_fail(STATUS_INPUT,
+                               "%s: no weights, expected model.safetensors or model.safetensors.index.json", folder);
         TRY(open_index(files, folder));
     }
     for (int i = 0; i < inventory->count; i++)
@@ -242,7 +242,8 @@ static enum status open_folder(struct checkpoint_files *files, const char *folde
     return STATUS_OK;
 }
 
-enum status checkpoint_files_open(struct checkpoint_files **out, const char *folder, const struct inventory *inventory) {
+enum status checkpoint_files_open(struct checkpoint_files **out, const char *folder,
+                                  const struct inventory *inventory) {
     *out = NULL;
     struct checkpoint_files *files = calloc(1, sizeof *files);
     if (!files)

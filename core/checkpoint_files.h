@@ -1,7 +1,7 @@
 /* The weights of a Hugging Face folder: model.safetensors, or the files of model.safetensors.index.json.
  *
- * Experts lie packed under their in-memory names or one by one (mlp.experts.3.gate_proj.weight); each parameter is found
- * in the form it has. Private to core/checkpoint. */
+ * Experts lie packed under their in-memory names or one by one (mlp.experts.3.gate_proj.weight); each parameter is
+ * found in the form it has. Private to core/checkpoint. */
 #ifndef CORE_CHECKPOINT_FILES_H
 #define CORE_CHECKPOINT_FILES_H
 

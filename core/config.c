@@ -1,11 +1,11 @@
 #include "core/config.h"
 
+#include "core/yaml_null.h"
+
 #include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* No published model comes near; beyond them a config is damaged, and products of three sizes could overflow. */
 #define MAX_SIZE ((int64_t)1 << 31)
@@ -41,31 +41,22 @@ static const struct flag_row flag_rows[] = {
     {"attention_bias", offsetof(struct model_config, attention_bias)},
 };
 
-/* The value of a key; NULL where it is absent or null. */
-static const struct yaml_node *value_of(const struct yaml_node *map, const char *key) {
-    const struct yaml_node *node = yaml_get(map, key);
-    if (!node || node->kind != YAML_SCALAR || node->quoted)
-        return node;
-    bool null = node->text[0] == '\0' || strcmp(node->text, "~") == 0 || strcasecmp(node->text, "null") == 0;
-    return null ? NULL : node;
-}
-
 static enum status take_size(const struct yaml *yaml, const struct yaml_node *map, const char *key, int64_t high,
                              int64_t *out) {
-    const struct yaml_node *node = value_of(map, key);
+    const struct yaml_node *node = yaml_present(map, key);
     if (!node)
         return yaml_fail(yaml, map, "no key '%s', expected a size from 1 to %" PRId64, key, high);
     return yaml_integer(yaml, node, 1, high, out);
 }
 
 static enum status take_flag(const struct yaml *yaml, const struct yaml_node *map, const char *key, bool *out) {
-    const struct yaml_node *node = value_of(map, key);
+    const struct yaml_node *node = yaml_present(map, key);
     return node ? yaml_boolean(yaml, node, out) : STATUS_OK;
 }
 
 /* `out` keeps its default where the key is absent. */
 static enum status take_positive(const struct yaml *yaml, const struct yaml_node *map, const char *key, double *out) {
-    const struct yaml_node *node = value_of(map, key);
+    const struct yaml_node *node = yaml_present(map, key);
     if (!node)
         return STATUS_OK;
     TRY(yaml_number(yaml, node, out));
@@ -75,7 +66,7 @@ static enum status take_positive(const struct yaml *yaml, const struct yaml_node
 }
 
 static enum status read_family(struct model_config *out, const struct yaml *yaml, const struct yaml_node *map) {
-    const struct yaml_node *node = value_of(map, "model_type");
+    const struct yaml_node *node = yaml_present(map, "model_type");
     if (!node)
         return yaml_fail(yaml, map, "no key 'model_type', expected one of: " FAMILY_LIST);
     const char *type;
@@ -89,8 +80,8 @@ static enum status read_family(struct model_config *out, const struct yaml *yaml
 }
 
 static enum status read_experts(struct model_config *out, const struct yaml *yaml, const struct yaml_node *map) {
-    const struct yaml_node *old = value_of(map, "num_experts");
-    const struct yaml_node *local = value_of(map, "num_local_experts");
+    const struct yaml_node *old = yaml_present(map, "num_experts");
+    const struct yaml_node *local = yaml_present(map, "num_local_experts");
     if (!old && !local)
         return yaml_fail(yaml, map, "no key 'num_experts' or 'num_local_experts', expected one of them");
     int64_t count[2] = {0, 0};
@@ -99,26 +90,28 @@ static enum status read_experts(struct model_config *out, const struct yaml *yam
     if (local)
         TRY(yaml_integer(yaml, local, 1, MAX_SIZE, &count[1]));
     if (old && local && count[0] != count[1])
-        return yaml_fail(yaml, local, "num_local_experts is %" PRId64 " but num_experts is %" PRId64 ", expected the same",
-                         count[1], count[0]);
+        return yaml_fail(yaml, local,
+                         "num_local_experts is %" PRId64 " but num_experts is %" PRId64 ", expected the same", count[1],
+                         count[0]);
     out->experts = local ? count[1] : count[0];
     if (out->experts_per_token > out->experts)
-        return yaml_fail(yaml, value_of(map, "num_experts_per_tok"),
+        return yaml_fail(yaml, yaml_present(map, "num_experts_per_tok"),
                          "num_experts_per_tok is %" PRId64 ", expected at most the %" PRId64 " experts",
                          out->experts_per_token, out->experts);
     return STATUS_OK;
 }
 
 static enum status read_heads(struct model_config *out, const struct yaml *yaml, const struct yaml_node *map) {
-    const struct yaml_node *node = value_of(map, "head_dim");
+    const struct yaml_node *node = yaml_present(map, "head_dim");
     if (out->heads % out->kv_heads != 0)
-        return yaml_fail(yaml, value_of(map, "num_key_value_heads"),
+        return yaml_fail(yaml, yaml_present(map, "num_key_value_heads"),
                          "num_key_value_heads is %" PRId64 ", expected a divisor of num_attention_heads %" PRId64,
                          out->kv_heads, out->heads);
     if (node) {
         TRY(yaml_integer(yaml, node, 1, MAX_SIZE, &out->head_dim));
     } else if (out->hidden % out->heads != 0) {
-        return yaml_fail(yaml, map, "no key 'head_dim', and hidden_size %" PRId64 " does not divide by the %" PRId64 " heads",
+        return yaml_fail(yaml, map,
+                         "no key 'head_dim', and hidden_size %" PRId64 " does not divide by the %" PRId64 " heads",
                          out->hidden, out->heads);
     } else {
         out->head_dim = out->hidden / out->heads;
@@ -132,7 +125,7 @@ static enum status read_heads(struct model_config *out, const struct yaml *yaml,
 /* Layer L has experts iff L is not in mlp_only_layers and (L+1) % decoder_sparse_step == 0. */
 static enum status read_sparse(struct model_config *out, const struct yaml *yaml, const struct yaml_node *map) {
     int64_t every = 1;
-    const struct yaml_node *step = value_of(map, "decoder_sparse_step");
+    const struct yaml_node *step = yaml_present(map, "decoder_sparse_step");
     if (step)
         TRY(yaml_integer(yaml, step, 1, MAX_SIZE, &every));
     out->sparse = calloc((size_t)out->layers, sizeof *out->sparse);
@@ -140,7 +133,7 @@ static enum status read_sparse(struct model_config *out, const struct yaml *yaml
         return status_fail(STATUS_MEMORY, "%s: out of memory for %" PRId64 " layers", yaml->path, out->layers);
     for (int64_t layer = 0; layer < out->layers; layer++)
         out->sparse[layer] = (layer + 1) % every == 0;
-    const struct yaml_node *dense = value_of(map, "mlp_only_layers");
+    const struct yaml_node *dense = yaml_present(map, "mlp_only_layers");
     if (!dense)
         return STATUS_OK;
     TRY(yaml_expect(yaml, dense, YAML_LIST, "mlp_only_layers"));
@@ -158,9 +151,9 @@ static enum status read_widths(struct model_config *out, const struct yaml *yaml
     bool any[2] = {false, false};
     for (int64_t layer = 0; layer < out->layers; layer++)
         any[out->sparse[layer]] = true;
-    if (any[true] || value_of(map, "moe_intermediate_size"))
+    if (any[true] || yaml_present(map, "moe_intermediate_size"))
         TRY(take_size(yaml, map, "moe_intermediate_size", MAX_SIZE, &out->expert_width));
-    if (any[false] || value_of(map, "intermediate_size"))
+    if (any[false] || yaml_present(map, "intermediate_size"))
         TRY(take_size(yaml, map, "intermediate_size", MAX_SIZE, &out->dense_width));
     return STATUS_OK;
 }
@@ -168,17 +161,17 @@ static enum status read_widths(struct model_config *out, const struct yaml *yaml
 /* One map of rotary settings (rope_parameters, or rope_scaling of older files). */
 static enum status read_rope_map(struct model_config *out, const struct yaml *yaml, const struct yaml_node *map,
                                  const char *key) {
-    const struct yaml_node *rope = value_of(map, key);
+    const struct yaml_node *rope = yaml_present(map, key);
     if (!rope)
         return STATUS_OK;
     TRY(yaml_expect(yaml, rope, YAML_MAP, key));
     for (int i = 0; i < rope->count; i++)
         if (rope->items[i]->kind == YAML_MAP)
-            return yaml_fail(yaml, rope->items[i], "%s.%s is a map, expected one set of rotary settings for all layers", key,
-                             rope->keys[i]);
+            return yaml_fail(yaml, rope->items[i], "%s.%s is a map, expected one set of rotary settings for all layers",
+                             key, rope->keys[i]);
     const char *const type_keys[] = {"rope_type", "type"};
     for (int i = 0; i < 2; i++) {
-        const struct yaml_node *node = value_of(rope, type_keys[i]);
+        const struct yaml_node *node = yaml_present(rope, type_keys[i]);
         const char *type = "default";
         if (node)
             TRY(yaml_string(yaml, node, &type));
@@ -194,7 +187,7 @@ static enum status check_partial_rotary(const struct yaml *yaml, const struct ya
         return STATUS_OK;
     TRY(take_positive(yaml, map, "partial_rotary_factor", &factor));
     if (factor != 1)
-        return yaml_fail(yaml, value_of(map, "partial_rotary_factor"),
+        return yaml_fail(yaml, yaml_present(map, "partial_rotary_factor"),
                          "partial_rotary_factor %g is not supported, expected 1", factor);
     return STATUS_OK;
 }
@@ -206,17 +199,18 @@ static enum status read_rope(struct model_config *out, const struct yaml *yaml, 
     TRY(read_rope_map(out, yaml, map, "rope_scaling"));
     TRY(read_rope_map(out, yaml, map, "rope_parameters"));
     TRY(check_partial_rotary(yaml, map));
-    TRY(check_partial_rotary(yaml, value_of(map, "rope_scaling")));
-    return check_partial_rotary(yaml, value_of(map, "rope_parameters"));
+    TRY(check_partial_rotary(yaml, yaml_present(map, "rope_scaling")));
+    return check_partial_rotary(yaml, yaml_present(map, "rope_parameters"));
 }
 
 static enum status check_window(const struct yaml *yaml, const struct yaml_node *map) {
     bool window = false;
     TRY(take_flag(yaml, map, "use_sliding_window", &window));
     /* an absent sliding_window means the class default, 4096; only an explicit null means none */
-    if (window && (value_of(map, "sliding_window") || !yaml_get(map, "sliding_window")))
-        return yaml_fail(yaml, value_of(map, "use_sliding_window"), "use_sliding_window is not supported, expected false");
-    const struct yaml_node *types = value_of(map, "layer_types");
+    if (window && (yaml_present(map, "sliding_window") || !yaml_get(map, "sliding_window")))
+        return yaml_fail(yaml, yaml_present(map, "use_sliding_window"),
+                         "use_sliding_window is not supported, expected false");
+    const struct yaml_node *types = yaml_present(map, "layer_types");
     if (!types)
         return STATUS_OK;
     TRY(yaml_expect(yaml, types, YAML_LIST, "layer_types"));
@@ -232,14 +226,14 @@ static enum status check_window(const struct yaml *yaml, const struct yaml_node 
 /* What would change the computation and is not computed here. */
 static enum status check_unsupported(const struct yaml *yaml, const struct yaml_node *map) {
     TRY(check_window(yaml, map));
-    const struct yaml_node *act = value_of(map, "hidden_act");
+    const struct yaml_node *act = yaml_present(map, "hidden_act");
     const char *name = "silu";
     if (act)
         TRY(yaml_string(yaml, act, &name));
     if (strcmp(name, "silu") != 0)
         return yaml_fail(yaml, act, "hidden_act '%s' is not supported, expected silu", name);
     double dropout = 0;
-    const struct yaml_node *drop = value_of(map, "attention_dropout");
+    const struct yaml_node *drop = yaml_present(map, "attention_dropout");
     if (drop)
         TRY(yaml_number(yaml, drop, &dropout));
     if (dropout != 0)
@@ -247,9 +241,9 @@ static enum status check_unsupported(const struct yaml *yaml, const struct yaml_
     bool auxiliary = false;
     TRY(take_flag(yaml, map, "output_router_logits", &auxiliary));
     if (auxiliary)
-        return yaml_fail(yaml, value_of(map, "output_router_logits"),
+        return yaml_fail(yaml, yaml_present(map, "output_router_logits"),
                          "output_router_logits adds an auxiliary loss that is not supported, expected false");
-    const struct yaml_node *quantized = value_of(map, "quantization_config");
+    const struct yaml_node *quantized = yaml_present(map, "quantization_config");
     if (quantized)
         return yaml_fail(yaml, quantized, "quantization_config is not supported, expected weights in float types");
     return STATUS_OK;
@@ -258,9 +252,10 @@ static enum status check_unsupported(const struct yaml *yaml, const struct yaml_
 static enum status check_elements(const struct yaml *yaml, const struct yaml_node *map, const char *what, int64_t a,
                                   int64_t b, int64_t c) {
     int64_t product;
-    if (__builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) || product > MAX_ELEMENTS)
-        return yaml_fail(yaml, map, "%s of %" PRId64 " x %" PRId64 " x %" PRId64 " elements, expected at most 2^48", what, a,
-                         b, c);
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
+        product > MAX_ELEMENTS)
+        return yaml_fail(yaml, map, "%s of %" PRId64 " x %" PRId64 " x %" PRId64 " elements, expected at most 2^48",
+                         what, a, b, c);
     return STATUS_OK;
 }
 

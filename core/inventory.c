@@ -5,9 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum rule { RULE_EMBED, RULE_LAYER, RULE_SPARSE, RULE_DENSE, RULE_BIAS, RULE_END }; /* where a kind stands */
+enum rule {
+    RULE_EMBED,
+    RULE_LAYER,
+    RULE_SPARSE,
+    RULE_DENSE,
+    RULE_BIAS,
+    RULE_END
+}; /* where a kind stands */
 
-enum size { SIZE_VOCAB, SIZE_HIDDEN, SIZE_Q, SIZE_KV, SIZE_HEAD_DIM, SIZE_EXPERTS, SIZE_I, SIZE_2I, SIZE_F, SIZE_COUNT };
+enum size {
+    SIZE_VOCAB,
+    SIZE_HIDDEN,
+    SIZE_Q,
+    SIZE_KV,
+    SIZE_HEAD_DIM,
+    SIZE_EXPERTS,
+    SIZE_I,
+    SIZE_2I,
+    SIZE_F,
+    SIZE_COUNT
+};
 
 /* One row per kind, in data-flow order inside its rule; layer rows stand under model.layers.L. */
 struct kind_row {
@@ -33,10 +51,15 @@ static const struct kind_row kind_rows[PARAM_KINDS] = {
     [PARAM_K_NORM] = {"self_attn.k_norm", "weight", "head_dim", RULE_LAYER, 1, {SIZE_HEAD_DIM}, false},
     [PARAM_POST_NORM] = {"post_attention_layernorm", "weight", "hidden", RULE_LAYER, 1, {SIZE_HIDDEN}, false},
     [PARAM_ROUTER] = {"mlp.gate", "weight", "expert_out hidden", RULE_SPARSE, 2, {SIZE_EXPERTS, SIZE_HIDDEN}, true},
-    [PARAM_GATE_UP] = {"mlp.experts", "gate_up_proj", "expert (half inter) hidden", RULE_SPARSE, 3,
-                       {SIZE_EXPERTS, SIZE_2I, SIZE_HIDDEN}, true},
-    [PARAM_DOWN] = {"mlp.experts", "down_proj", "expert hidden inter", RULE_SPARSE, 3,
-                    {SIZE_EXPERTS, SIZE_HIDDEN, SIZE_I}, true},
+    [PARAM_GATE_UP] = {"mlp.experts",
+                       "gate_up_proj",
+                       "expert (half inter) hidden",
+                       RULE_SPARSE,
+                       3,
+                       {SIZE_EXPERTS, SIZE_2I, SIZE_HIDDEN},
+                       true},
+    [PARAM_DOWN] =
+        {"mlp.experts", "down_proj", "expert hidden inter", RULE_SPARSE, 3, {SIZE_EXPERTS, SIZE_HIDDEN, SIZE_I}, true},
     [PARAM_MLP_GATE] = {"mlp.gate_proj", "weight", "out in", RULE_DENSE, 2, {SIZE_F, SIZE_HIDDEN}, true},
     [PARAM_MLP_UP] = {"mlp.up_proj", "weight", "out in", RULE_DENSE, 2, {SIZE_F, SIZE_HIDDEN}, true},
     [PARAM_MLP_DOWN] = {"mlp.down_proj", "weight", "out in", RULE_DENSE, 2, {SIZE_HIDDEN, SIZE_F}, true},

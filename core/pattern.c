@@ -13,10 +13,10 @@
 struct translation {
     const char *in; /* the next character */
     char *out;
-    int depth;   /* open parentheses */
-    int repeats; /* {m,n} seen */
+    int depth;         /* open parentheses */
+    int repeats;       /* {m,n} seen */
     bool after_repeat; /* the last thing read was a repeat: * + ? {m,n} */
-    const char *why; /* not NULL: refused */
+    const char *why;   /* not NULL: refused */
 };
 
 static void put(struct translation *t, const char *text) {
@@ -67,7 +67,7 @@ static void translate_bracket(struct translation *t) {
     if (*t->in == '^')
         put_char(t, *t->in++);
     bool first = true;
-    for (; *t->in != '\0' && !t->why && (*t->in != ']' || first); first = false) {
+    for (; !t->why && *t->in != '\0' && (*t->in != ']' || first); first = false) {
         if (*t->in == '\\') {
             char c = t->in[1];
             const char *class = escape_class(c);
@@ -119,7 +119,8 @@ static void translate_count(struct translation *t) {
         put_char(t, *t->in++);
 }
 
-/* A repeat of a repeat: in Python '?' makes it lazy (no difference on whole names), '+' possessive, the rest is an error. */
+/* A repeat of a repeat: in Python '?' makes it lazy (no difference on whole names), '+' possessive, the rest is an
+ * error. */
 static void translate_repeat(struct translation *t) {
     if (t->after_repeat && *t->in == '?')
         t->in++;
@@ -132,7 +133,7 @@ static void translate_repeat(struct translation *t) {
 }
 
 static void translate(struct translation *t) {
-    while (*t->in != '\0' && !t->why) {
+    while (!t->why && *t->in != '\0') {
         bool repeat = strchr("*+?{", *t->in) != NULL;
         bool lazy = repeat && t->after_repeat;
         if (repeat)

@@ -1,7 +1,7 @@
 /* Python regular expressions on module names, as PEFT uses them, matched by POSIX extended ones.
  *
- * Only whole names are matched, so greedy, lazy and the order of alternatives make no difference. What the two dialects read
- * differently is translated ((?:...), \d, \w, \s, escapes in brackets) or refused (look-around, back-references,
+ * Only whole names are matched, so greedy, lazy and the order of alternatives make no difference. What the two dialects
+ * read differently is translated ((?:...), \d, \w, \s, escapes in brackets) or refused (look-around, back-references,
  * possessive repeats, ...), never guessed. */
 #ifndef CORE_PATTERN_H
 #define CORE_PATTERN_H

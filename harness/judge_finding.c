@@ -122,7 +122,7 @@ static void say_place(char *out, size_t size, const struct judge *judge, const s
 static void paragraph(char *out, size_t size, const struct judge *judge, const struct failure *failure,
                       const struct report_finding *finding, const int64_t *index) {
     out[0] = '\0';
-    say(out, size, "%s: %s", failure->name ? failure->name : "rank", failure->what);
+    say(out, size, "%s: %s", failure->name, failure->what);
     if (failure->ranks > 0)
         say_ranks(out, size, failure->ranks, failure->rank);
     if (finding->tenant)
@@ -159,14 +159,36 @@ static const char *owner_name(const struct job *job, const struct point *point, 
     return acting >= 0 ? job->tenant[acting].name : NULL;
 }
 
+/* A name without a point: step.S/[micro.M/]PHASE/TENSOR as far as it can be read. */
+static enum status fill_name(struct report_finding *out, const char *name) {
+    enum status status = STATUS_OK;
+    int step = -1, micro = -1, used = 0;
+    const char *rest = name;
+    if (sscanf(rest, "step.%d/%n", &step, &used) == 1 && used > 0)
+        rest += used;
+    used = 0;
+    if (sscanf(rest, "micro.%d/%n", &micro, &used) == 1 && used > 0)
+        rest += used;
+    for (int phase = 0; step >= 0 && phase < PHASE_COUNT; phase++) {
+        size_t length = strlen(phase_name((enum phase)phase));
+        if (strncmp(rest, phase_name((enum phase)phase), length) == 0 && rest[length] == '/') {
+            out->phase = copied(phase_name((enum phase)phase), &status);
+            rest += length + 1;
+            break;
+        }
+    }
+    out->step = step;
+    out->micro = micro;
+    out->tensor = copied(out->phase ? rest : name, &status);
+    return status;
+}
+
 static enum status fill_point(struct report_finding *out, const struct job *job, const struct failure *failure) {
     enum status status = STATUS_OK;
     char tensor[POINT_NAME_MAX];
     const struct point *point = failure->point;
-    if (!point) {
-        out->tensor = failure->name ? copied(failure->name, &status) : NULL;
-        return status;
-    }
+    if (!point)
+        return failure->no_tensor ? STATUS_OK : fill_name(out, failure->name);
     const char *tenant = owner_name(job, point, &out->slot);
     out->tensor = copied(point_tensor(tensor, point), &status);
     out->phase = copied(phase_name(point->phase), &status);

@@ -56,16 +56,22 @@ struct judge {
 enum status judge_count_once(struct judge *judge);
 enum status judge_room(struct judge *judge, int64_t elements);
 
+/* The next owed point; it must be this one. */
+enum status judge_next(struct judge *judge, const struct point *point, struct owed_point **out);
+
 /* Who acts in step S: the action (train or evaluate), NULL after the last; and the tenant that acts, -1: none. */
 const struct action *step_action(const struct job *job, int step);
 int step_tenant(const struct job *job, int step);
+int64_t step_updates(const struct job *job, int step, int tenant); /* a tenant's train steps before S */
+const struct micro_batch *micro_numbered(const struct job *job, int number); /* NULL if there is none */
 /* The type in which the subject owes a record. */
 enum dtype owed_dtype(const struct job *job, const struct point *point);
 
 /* What went wrong at one record. */
 struct failure {
-    const struct point *point; /* NULL: a name nobody owes */
-    const char *name;          /* trace name; NULL: the whole rank is missing */
+    const struct point *point; /* NULL: a name nobody owes, or not about a record */
+    const char *name;          /* trace name, or what it is about */
+    bool no_tensor;            /* not about a record: a missing rank, a dead twin */
     enum finding_kind kind;
     const struct place *place; /* NULL: no coordinates */
     int ranks;

@@ -146,7 +146,6 @@ static bool chosen(const double *choice, int64_t k, int64_t expert) {
 
 bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64_t experts, struct choice_verdict *out,
                     bool *tie) {
-    out->usable = false;
     *tie = false;
     for (int64_t c = 0; c < k; c++) {
         if (!is_expert(choice[c], experts))
@@ -154,7 +153,6 @@ bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64
         if (chosen(choice, c, (int64_t)choice[c]))
             return blame(out, "was chosen twice", c, NAN, choice[c]);
     }
-    out->usable = true;
     for (int64_t c = 0; c + 1 < k; c++) {
         double here = scores[(int64_t)choice[c]], after = scores[(int64_t)choice[c + 1]];
         if (!(here >= after))
@@ -169,5 +167,15 @@ bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64
     if (best >= 0 && !(last >= scores[best]))
         return blame(out, "was chosen although an expert of higher score was not", k - 1, (double)best, choice[k - 1]);
     *tie = *tie || (best >= 0 && last == scores[best]);
+    return true;
+}
+
+bool choices_usable(const double *choice, int64_t tokens, int64_t k, int64_t experts) {
+    for (int64_t n = 0; n < tokens; n++)
+        for (int64_t c = 0; c < k; c++) {
+            const double *row = choice + n * k;
+            if (!is_expert(row[c], experts) || chosen(row, c, (int64_t)row[c]))
+                return false;
+        }
     return true;
 }

@@ -26,17 +26,17 @@ enum status route_scores(struct route *route, int64_t tokens, int64_t experts, c
 enum status route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
                        int64_t batch_tokens, const double *choice);
 
+/* Whether every choice is an expert, distinct in its token. */
+bool choices_usable(const double *choice, int64_t tokens, int64_t k, int64_t experts);
+
 struct choice_verdict {
-    bool usable;         /* every choice an expert, distinct in its token: can be followed */
-    int64_t wrong;       /* choices that are not a top-k's */
-    int64_t token, choice; /* the first one of the lowest rank */
-    double want, got;    /* experts; want NaN: none better, only the order or the number is wrong */
+    int64_t choice;   /* the first that is wrong */
+    double want, got; /* experts; want NaN: the choice is no expert, or stands twice */
     const char *why;
-    int64_t ties;        /* tokens with equal scores among or around the chosen */
 };
 
-/* Whether choice [k] of one token is a top-k of scores [experts]: distinct, falling, no unchosen score above a chosen one. Fills
- * why, choice, want, got, usable; true if right. *tie whether equal scores left it free. */
+/* Whether choice [k] of one token is a top-k of scores [experts]: distinct, falling, no unchosen score above a chosen one;
+ * if not, `out` says why. *tie: equal scores left it free. */
 bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64_t experts, struct choice_verdict *out,
                     bool *tie);
 

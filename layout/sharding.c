@@ -42,27 +42,35 @@ static void cut_by_world(struct line *line, const struct mesh *mesh) {
         *cuts_of_dim(&line->dim[0]) = (struct line_cuts){.count = 1, .cut = {world}};
 }
 
+static int64_t size_in_file(const struct layout_file *file, const char *name) {
+    for (int i = 0; i < file->sizes; i++)
+        if (strcmp(file->size[i].name, name) == 0)
+            return file->size[i].size;
+    return -1;
+}
+
+static int64_t size_in_model(const struct line *model, const char *name) {
+    int dim, position;
+    return line_find_axis(model, name, &dim, &position) ? model->dim[dim].axis[position].size : -1;
+}
+
 /* Sizes for the axes of a file's line: the file's; inside a parenthesis that leaves two or more open, the model's. */
 static int sizes_for(struct axis_size *out, const struct line *line, const struct layout_file *file,
                      const struct line *model) {
     int count = 0;
     for (int d = 0; d < line->dims; d++) {
+        const struct line_dim *dim = &line->dim[d];
         int open = 0;
-        for (int pass = 0; pass < 2; pass++)
-            for (int a = 0; a < line->dim[d].axes; a++) {
-                const char *name = line->dim[d].axis[a].name;
-                int i = 0, dim, position;
-                while (i < file->sizes && strcmp(file->size[i].name, name) != 0)
-                    i++;
-                if (pass == 0 && i < file->sizes)
-                    out[count++] = file->size[i];
-                else if (pass == 0)
-                    open++;
-                else if (i == file->sizes && open > 1 && line_find_axis(model, name, &dim, &position)) {
-                    memcpy(out[count].name, name, LINE_AXIS_MAX);
-                    out[count++].size = model->dim[dim].axis[position].size;
-                }
-            }
+        for (int a = 0; a < dim->axes; a++)
+            open += size_in_file(file, dim->axis[a].name) < 0;
+        for (int a = 0; a < dim->axes; a++) {
+            int64_t size = size_in_file(file, dim->axis[a].name);
+            if (size < 0 && open > 1)
+                size = size_in_model(model, dim->axis[a].name);
+            memcpy(out[count].name, dim->axis[a].name, LINE_AXIS_MAX);
+            out[count].size = size;
+            count += size >= 0;
+        }
     }
     return count;
 }

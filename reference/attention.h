@@ -1,5 +1,6 @@
-/* Causal grouped-query attention, each operation by itself. q [B,T,nh,d], k [B,T,nk,d], v [B,T,nk*d]; head h reads k and v
- * of h / (nh/nk). Scores and probabilities [B,nh,T,T]; places s > t are left out of every sum and stored as exact 0. */
+/* Causal grouped-query attention, each operation by itself. q [B,T,nh,d], k [B,T,nk,d], v [B,T,nk*d]; head h reads k
+ * and v of h / (nh/nk). Scores and probabilities [B,nh,T,T]; places s > t are left out of every sum and stored as exact
+ * 0. */
 #ifndef REFERENCE_ATTENTION_H
 #define REFERENCE_ATTENTION_H
 

@@ -1,9 +1,10 @@
 /* Numbers with running bounds: x is the truth, e bounds what the subject may differ.
  *
  * The subject holds x' with |x' - x| <= e for each operand and rounds each operation once, to nearest: its result is
- * (a' op b')(1 + d) + flush, |d| <= u, |flush| <= eta. All terms are kept, no first-order shortcut. A formula written in
- * these operations in the subject's order bounds the subject's own roundings; with fused multiply-adds it has fewer. The
- * reference's own double roundings are 2^-29 of a float32 subject's bars; for a float64 subject the judge doubles e. */
+ * (a' op b')(1 + d) + flush, |d| <= u, |flush| <= eta. All terms are kept, no first-order shortcut. A formula written
+ * in these operations in the subject's order bounds the subject's own roundings; with fused multiply-adds it has fewer.
+ * The reference's own double roundings are 2^-29 of a float32 subject's bars; for a float64 subject the judge doubles
+ * e. */
 #ifndef REFERENCE_BOUND_H
 #define REFERENCE_BOUND_H
 
@@ -34,8 +35,8 @@ static inline bool num_is_zero(struct num a) {
     return a.x == 0 && a.e == 0;
 }
 
-/* |x'(1+d) - x| <= e + u|x'| <= e + u(|x| + e), `roundings` times u: 1 for + - * / sqrt, 2 for exp, log, sin and cos, which
- * are within 1 ulp (= 2u relative). */
+/* |x'(1+d) - x| <= e + u|x'| <= e + u(|x| + e), `roundings` times u: 1 for + - * / sqrt, 2 for exp, log, sin and cos,
+ * which are within 1 ulp (= 2u relative). */
 static inline struct num num_fin(const struct arithmetic *m, double x, double e, double roundings) {
     return (struct num){x, e + roundings * m->u * (fabs(x) + e) + (x != 0 ? m->eta : 0)};
 }

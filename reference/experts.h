@@ -1,4 +1,5 @@
-/* Packed experts: copies of tokens go to their experts (exchanged rows), come back, and are added with their weights. */
+/* Packed experts: copies of tokens go to their experts (exchanged rows), come back, and are added with their weights.
+ */
 #ifndef REFERENCE_EXPERTS_H
 #define REFERENCE_EXPERTS_H
 
@@ -12,7 +13,8 @@ enum status value_to_rows(const struct arithmetic *m, const struct routing *rout
                           struct value *out);
 enum status value_to_choices(const struct arithmetic *m, const struct routing *routing, const struct value *rows,
                              struct value *out);
-/* out [N*k,out]: each row times its expert's weight [E,out,in]; dx = dy @ W; G [E,out,in] = sum over an expert's rows dy x. */
+/* out [N*k,out]: each row times its expert's weight [E,out,in]; dx = dy @ W; G [E,out,in] = sum over an expert's rows
+ * dy x. */
 enum status value_expert_linear(const struct arithmetic *m, const struct routing *routing, const struct value *x,
                                 const struct value *weight, struct value *out);
 enum status value_expert_input_gradient(const struct arithmetic *m, const struct routing *routing,

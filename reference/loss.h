@@ -6,8 +6,8 @@
 
 /* out [B,T-1] = max + log(sum over the vocabulary of exp(x - max)), at every place. */
 enum status value_logsumexp(const struct arithmetic *m, const struct value *logits, struct value *out);
-/* out [B,T-1] = logsumexp - logit of the label; exact 0 without a label. labels [B,T]: STATUS_INTERNAL if one is neither
- * -100 nor in the vocabulary. */
+/* out [B,T-1] = logsumexp - logit of the label; exact 0 without a label. labels [B,T]: STATUS_INTERNAL if one is
+ * neither -100 nor in the vocabulary. */
 enum status value_token_loss(const struct arithmetic *m, const struct value *logits, const struct value *logsumexp,
                              const struct value *labels, struct value *out);
 /* out [] = sum over all places. */

@@ -1,4 +1,5 @@
-/* RMS norm of groups of n: y = g * (x * s), s = 1/sqrt((sum x^2)*(1/n) + eps). n is the size of g; x [..., groups*n]. */
+/* RMS norm of groups of n: y = g * (x * s), s = 1/sqrt((sum x^2)*(1/n) + eps). n is the size of g; x [..., groups*n].
+ */
 #ifndef REFERENCE_NORM_H
 #define REFERENCE_NORM_H
 

@@ -1,12 +1,13 @@
 /* The truth: a Qwen3-MoE LoRA training job on one device, nothing sharded, double precision, plain loops.
  *
  * Formulas: model, attention, router, experts, loss as transformers computes them; adapters as PEFT 0.21.2 applies them
- * (W + delta in every forward, packed and 2-D alike); gradients by hand, of the SUM of token losses, divided once by the
- * global count of valid labels.
+ * (W + delta in every forward, packed and 2-D alike); gradients by hand, of the SUM of token losses, divided once by
+ * the global count of valid labels.
  *
- * At every storage point of core/points.h the reference calls `emit` with its value and a running bound e of what a subject
- * of precision `held` may differ there given the same inputs. Under relay the hook compares, overwrites x by what the
- * subject recorded and sets e to 0, and the reference goes on from the record. Free running: the hook leaves x alone. */
+ * At every storage point of core/points.h the reference calls `emit` with its value and a running bound e of what a
+ * subject of precision `held` may differ there given the same inputs. Under relay the hook compares, overwrites x by
+ * what the subject recorded and sets e to 0, and the reference goes on from the record. Free running: the hook leaves x
+ * alone. */
 #ifndef REFERENCE_REFERENCE_H
 #define REFERENCE_REFERENCE_H
 
@@ -19,10 +20,12 @@ struct value {
     int ndim;
     int64_t shape[VALUE_MAX_DIMS];
     double *x; /* NULL in a dry run. Ids and choices stand here as whole numbers */
-    double *e; /* bound per element, for a subject of unit roundoff u = 2^-24 (F32) or 2^-53 (F64); NULL unless `bounds` */
-    /* At partial points (point_is_partial) with bounds: sum over the ranks of |partial|, born |x|; a hook that adds up the
-     * ranks' records writes it in place, and gives e = gamma_{ranks-1} * mag, what the subject's own reduction may add. Products
-     * of the value are bounded by mag instead of |x|: every rank rounds its own partial. NULL elsewhere. */
+    double
+        *e; /* bound per element, for a subject of unit roundoff u = 2^-24 (F32) or 2^-53 (F64); NULL unless `bounds` */
+    /* At partial points (point_is_partial) with bounds: sum over the ranks of |partial|, born |x|; a hook that adds up
+     * the ranks' records writes it in place, and gives e = gamma_{ranks-1} * mag, what the subject's own reduction may
+     * add. Products of the value are bounded by mag instead of |x|: every rank rounds its own partial. NULL elsewhere.
+     */
     double *mag;
 };
 
@@ -30,8 +33,8 @@ struct reference;
 
 struct reference_hooks {
     void *context;
-    /* At every storage point in data-flow order. May overwrite value->x and value->e (not the shape). A status other than
-     * OK ends the run and is returned. */
+    /* At every storage point in data-flow order. May overwrite value->x and value->e (not the shape). A status other
+     * than OK ends the run and is returned. */
     enum status (*emit)(void *context, const struct point *point, struct value *value);
     /* After a tenant's acquire; may be NULL. The hook may call the reference_answer_* functions below. */
     enum status (*acquired)(void *context, struct reference *reference, int tenant);
@@ -48,14 +51,17 @@ enum status reference_run(const struct job *job, const struct reference_options 
                           const struct reference_hooks *hooks);
 
 /* Answers about a tenant that has just been acquired, without emitting; x new, the caller's (value_free). */
-enum status reference_answer_delta(struct reference *reference, int tenant, const struct param *param, struct value *out);
-enum status reference_answer_merged(struct reference *reference, int tenant, const struct param *param, struct value *out);
+enum status reference_answer_delta(struct reference *reference, int tenant, const struct param *param,
+                                   struct value *out);
+enum status reference_answer_merged(struct reference *reference, int tenant, const struct param *param,
+                                    struct value *out);
 /* Logits [B,T,V] of a micro-batch (index into job->micro) under the tenant's adapter, or under none (tenant -1). */
 enum status reference_answer_logits(struct reference *reference, int tenant, int micro, struct value *out);
 void value_free(struct value *value);
 
-/* Slot form [E,R,in] / [E,out,R] (2-D: [R,in] / [out,R]) to PEFT's flat form [E*r,in] / [out,r*E] and back, by index formula:
- * A row e*r+k, B column k*E+e. `slot` and `flat` are whole tensors; rows k >= r of the slot are not read, nor written. */
+/* Slot form [E,R,in] / [E,out,R] (2-D: [R,in] / [out,R]) to PEFT's flat form [E*r,in] / [out,r*E] and back, by index
+ * formula: A row e*r+k, B column k*E+e. `slot` and `flat` are whole tensors; rows k >= r of the slot are not read, nor
+ * written. */
 void reference_flatten_a(const struct adapter_target *target, int64_t max_rank, const double *slot, double *flat);
 void reference_flatten_b(const struct adapter_target *target, int64_t max_rank, const double *slot, double *flat);
 void reference_unflatten_a(const struct adapter_target *target, int64_t max_rank, const double *flat, double *slot);

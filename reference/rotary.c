@@ -4,10 +4,10 @@
 
 /* Both sides make the table in double precision, v = 2^-53; the subject rounds it once more to its own dtype.
  *
- * Angle a = pos * f, f = theta^(-2i/d) = exp(-L), L = (2i/d) ln theta. Subject, by exp and log: ln theta 2v, 2i/d v, their
- * product v, so L is off by at most 4 v L; exp 2v; * pos v: a is off by (4 L + 3) v |a| to first order. Reference, by pow:
- * exponent v (so L v), pow 2v, * pos v: (L + 3) v |a|. Together (5 L + 6) v |a|; 1 more covers all higher orders, as
- * long as (5 L + 6)^2 v < 1. cos and sin have slope <= 1 and are within 1 ulp on each side. */
+ * Angle a = pos * f, f = theta^(-2i/d) = exp(-L), L = (2i/d) ln theta. Subject, by exp and log: ln theta 2v, 2i/d v,
+ * their product v, so L is off by at most 4 v L; exp 2v; * pos v: a is off by (4 L + 3) v |a| to first order.
+ * Reference, by pow: exponent v (so L v), pow 2v, * pos v: (L + 3) v |a|. Together (5 L + 6) v |a|; 1 more covers all
+ * higher orders, as long as (5 L + 6)^2 v < 1. cos and sin have slope <= 1 and are within 1 ulp on each side. */
 static struct num table_entry(const struct arithmetic *m, double x, double angle, double decay) {
     struct arithmetic wide = arithmetic_make(DTYPE_F64, false, true);
     struct num made = num_fin(&wide, x, (5 * decay + 7) * wide.u * fabs(angle), 2);

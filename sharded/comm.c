@@ -88,6 +88,8 @@ static void fault_status(struct comm *comm)
 static enum status members_check(const struct comm *comm, const int *members, int size, const char *axes)
 {
     bool self = false, ascending = size > 0;
+    if (comm->made == COMM_MAX_GROUPS)
+        return status_fail(STATUS_INTERNAL, "group %s: a case may make %d groups", axes, COMM_MAX_GROUPS);
     for (int i = 0; i < size; i++) {
         self |= members[i] == comm->rank;
         ascending &= members[i] < comm->world && members[i] > (i == 0 ? -1 : members[i - 1]);
@@ -176,6 +178,7 @@ void comm_abort(struct comm *comm)
 {
     fault_status(comm);
     comm->engine->abort(comm);
+    _Exit(3);
 }
 
 /* ---- collectives */

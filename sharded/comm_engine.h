@@ -5,6 +5,8 @@
 #include "sharded/comm.h"
 #include "sharded/ledger.h"
 
+#define COMM_MAX_GROUPS 31 /* of a case, besides the world */
+
 struct comm_group {
     int size, self;
     int *member;      /* world ranks, ascending */
@@ -27,7 +29,7 @@ struct comm_engine {
     enum status (*all_to_all)(struct comm *comm, const struct comm_group *group, const void *send,
                               const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest);
     enum status (*settle)(struct comm *comm); /* before the groups go: nobody reads this rank's memory any more */
-    _Noreturn void (*abort)(struct comm *comm);
+    void (*abort)(struct comm *comm); /* does not return */
     void (*close)(struct comm *comm); /* the engine's state */
 };
 

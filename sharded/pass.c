@@ -178,6 +178,8 @@ enum status pass_make(struct pass *out, struct subject *subject, const struct mi
     chunk_range(batch->sequences, subject->world, subject->rank, false, &first, &sequences);
     extents_fill(out->extent, subject->config, sequences, batch->tokens);
     int64_t rows = out->extent[EXTENT_N];
+    if (sequences == 0)
+        first = 0;
     const int64_t *own_labels = (const int64_t *)batch->labels.data + first * batch->tokens;
     out->whole[1] = rows;
     out->counted = labels_counted(own_labels, sequences, batch->tokens);

@@ -1,0 +1,74 @@
+/* Tier 4: the subject's records against the free-running reference at the golden bounds. */
+#include "harness/golden_answers.h"
+#include "harness/judge_compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct held { /* one tensor against its answer */
+    const double *want;
+    double floor; /* 1e-3 max |want| */
+    double bound;
+};
+
+static double relative(const struct held *held, int64_t i, double got) {
+    double scale = fabs(held->want[i]) > held->floor ? fabs(held->want[i]) : held->floor;
+    double error = fabs(got - held->want[i]);
+    return scale > 0 ? error / scale : error;
+}
+
+static bool off(const void *context, int64_t global, double got) {
+    const struct held *held = context;
+    return !(relative(held, global, got) <= held->bound);
+}
+
+static enum status report_off(struct judge *judge, const struct answer *answer, const struct place *place,
+                              double bound) {
+    struct held held = {.want = answer->value.x, .bound = bound};
+    struct failure failure = FAILURE_NONE;
+    for (int64_t i = 0; i < place->elements; i++)
+        if (fabs(held.want[i]) > held.floor)
+            held.floor = fabs(held.want[i]);
+    held.floor *= 1e-3;
+    int64_t at = -1;
+    if (judge_first(judge))
+        TRY(ranks_wrong(judge, place, off, &held, &failure.ranks, &at));
+    failure.point = &answer->point;
+    failure.name = answer->name;
+    failure.kind = FINDING_VALUE;
+    failure.place = place;
+    failure.rank = judge->rank_scratch;
+    failure.what = "leaves the free-running reference";
+    failure.located = failure.numbers = at >= 0;
+    if (at >= 0) {
+        failure.at = at;
+        failure.want = held.want[at];
+        failure.got = judge->x[at];
+        failure.error = relative(&held, at, judge->x[at]);
+        failure.bar = bound;
+    }
+    failure.window_want = held.want;
+    failure.window_got = judge->x;
+    failure.detail = "Error and bar are relative, as for golden answers.";
+    return judge_fail(judge, &failure);
+}
+
+enum status judge_answers(struct judge *judge, const struct trace *trace, const struct answers *answers) {
+    if (judge->job->dtype != DTYPE_F64) /* the golden bounds are about doubles */
+        return STATUS_OK;
+    for (int i = 0; i < answers->count; i++) {
+        const struct answer *answer = &answers->item[i];
+        const struct place *place;
+        bool sound;
+        int64_t at;
+        TRY(place_find(&judge->places, &answer->point, answer->value.ndim, answer->value.shape, &place));
+        TRY(records_find(judge, trace, &answer->point, answer->name, place, true, &sound));
+        if (!sound)
+            continue;
+        TRY(records_assemble(judge, place, NULL));
+        double bound = golden_bound(answer->own_step);
+        if (!(golden_error(place->elements, judge->x, answer->value.x, &at) <= bound))
+            TRY(report_off(judge, answer, place, bound));
+    }
+    return STATUS_OK;
+}

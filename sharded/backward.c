@@ -1,0 +1,302 @@
+/* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h has
+ * them; an adapted weight's gradient stands at the place of its linear map. */
+#include "sharded/fsdp.h"
+#include "sharded/pass.h"
+#include "sharded/record.h"
+#include "sharded/state.h"
+
+/* Gathers a unit again and makes the merged weights again. */
+static enum status reopen_unit(struct pass *pass, int unit) {
+    TRY(fsdp_unit_gather(pass->subject, unit, PHASE_REGATHER, pass->micro));
+    return linear_merge_unit(pass->subject, unit, PART_REMERGED, pass->micro);
+}
+
+static enum status close_unit(struct pass *pass, int unit) {
+    fsdp_unit_reshard(pass->subject, unit);
+    return fsdp_unit_reduce(pass->subject, unit, pass->micro);
+}
+
+/* ---- building blocks */
+
+static enum status adapters(struct pass *pass, int layer, enum param_kind kind, enum activation out, const void *x) {
+    const struct blocks rows = pass_rows(pass);
+    return linear_gradient(pass->subject, pass_param(pass, kind, layer), pass->micro, &rows,
+                           gradient_of(pass, layer, out), x);
+}
+
+/* dx (+)= dy W over all rows. */
+static void through(struct pass *pass, int layer, enum param_kind kind, enum activation out, void *dx,
+                    bool accumulate) {
+    const struct blocks rows = pass_rows(pass);
+    linear_backward(pass->subject, pass_param(pass, kind, layer), &rows, gradient_of(pass, layer, out), dx, accumulate);
+}
+
+struct norm { /* one RMS norm and the gradient that comes to it */
+    enum param_kind weight;
+    enum activation scale, out;
+    int64_t rows, n;
+};
+
+static void norm_backward(struct pass *pass, int layer, const struct norm *norm, const void *x, const void *residual,
+                          void *dx) {
+    struct subject *subject = pass->subject;
+    subject->ops->rms_norm_backward(subject->dtype, norm->rows, norm->n, gradient_of(pass, layer, norm->out), x,
+                                    pass_weight(pass, norm->weight, layer), value_of(pass, layer, norm->scale),
+                                    residual, dx);
+}
+
+/* ---- sparse layers */
+
+static enum status combine_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const int64_t *extent = pass->extent;
+    struct route *route = &pass_tape(pass, layer)->route;
+    void *output, *weight, *down;
+    TRY(gradient_make(pass, layer, ACT_EXPERT_OUTPUT, &output));
+    TRY(gradient_make(pass, layer, ACT_TOPK_WEIGHT, &weight));
+    subject->ops->combine_backward(subject->dtype, extent[EXTENT_N], extent[EXTENT_K], extent[EXTENT_H],
+                                   value_of(pass, layer, ACT_TOPK_WEIGHT), value_of(pass, layer, ACT_EXPERT_OUTPUT),
+                                   gradient_of(pass, layer, ACT_LAYER), output, weight);
+    TRY(gradient_record(pass, layer, ACT_EXPERT_OUTPUT));
+    TRY(gradient_record(pass, layer, ACT_TOPK_WEIGHT));
+    TRY(gradient_make(pass, layer, ACT_EXPERT_DOWN, &down));
+    TRY(route_to_experts(route, subject, pass_experts_name(pass, layer), output, route->choice, extent[EXTENT_H],
+                         down));
+    return gradient_record(pass, layer, ACT_EXPERT_DOWN);
+}
+
+static enum status experts_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const struct blocks blocks = pass_experts(pass, layer);
+    const struct param *up_param = pass_param(pass, PARAM_GATE_UP, layer);
+    const struct param *down_param = pass_param(pass, PARAM_DOWN, layer);
+    const int64_t width = pass->extent[EXTENT_I];
+    const size_t half = (size_t)width * dtype_bytes(subject->dtype);
+    const void *down = gradient_of(pass, layer, ACT_EXPERT_DOWN);
+    char *gate_up = value_of(pass, layer, ACT_EXPERT_GATE_UP);
+    void *hidden, *d_gate_up, *input;
+    TRY(gradient_make(pass, layer, ACT_EXPERT_HIDDEN, &hidden));
+    linear_backward(subject, down_param, &blocks, down, hidden, false);
+    TRY(gradient_record(pass, layer, ACT_EXPERT_HIDDEN));
+    TRY(linear_gradient(subject, down_param, pass->micro, &blocks, down, value_of(pass, layer, ACT_EXPERT_HIDDEN)));
+    TRY(gradient_make(pass, layer, ACT_EXPERT_GATE_UP, &d_gate_up));
+    subject->ops->swiglu_backward(subject->dtype, pass_tape(pass, layer)->route.arrived, width, gate_up, 2 * width,
+                                  gate_up + half, 2 * width, hidden, d_gate_up, 2 * width, (char *)d_gate_up + half,
+                                  2 * width);
+    TRY(gradient_record(pass, layer, ACT_EXPERT_GATE_UP));
+    TRY(gradient_make(pass, layer, ACT_EXPERT_INPUT, &input));
+    linear_backward(subject, up_param, &blocks, d_gate_up, input, false);
+    TRY(gradient_record(pass, layer, ACT_EXPERT_INPUT));
+    return linear_gradient(subject, up_param, pass->micro, &blocks, d_gate_up,
+                           value_of(pass, layer, ACT_EXPERT_INPUT));
+}
+
+static enum status dispatch_backward(struct pass *pass, int layer) {
+    void *dispatch;
+    TRY(gradient_make(pass, layer, ACT_EXPERT_DISPATCH, &dispatch));
+    TRY(route_to_sources(&pass_tape(pass, layer)->route, pass->subject, pass_experts_name(pass, layer),
+                         gradient_of(pass, layer, ACT_EXPERT_INPUT), pass->extent[EXTENT_H], dispatch));
+    return gradient_record(pass, layer, ACT_EXPERT_DISPATCH);
+}
+
+static enum status router_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const int64_t rows = pass->extent[EXTENT_N], experts = pass->extent[EXTENT_E];
+    const void *scores = value_of(pass, layer, ACT_ROUTER_SCORES);
+    void *d_scores, *logits, *input;
+    TRY(gradient_make(pass, layer, ACT_ROUTER_SCORES, &d_scores));
+    subject->ops->router_weights_backward(
+        subject->dtype, rows, experts, pass->extent[EXTENT_K], subject->config->norm_topk, scores,
+        value_of(pass, layer, ACT_TOPK_INDEX), value_of(pass, layer, ACT_TOPK_WEIGHT),
+        gradient_of(pass, layer, ACT_TOPK_WEIGHT), d_scores);
+    TRY(gradient_record(pass, layer, ACT_ROUTER_SCORES));
+    TRY(gradient_make(pass, layer, ACT_ROUTER_LOGITS, &logits));
+    subject->ops->softmax_backward(subject->dtype, rows, experts, scores, d_scores, logits);
+    TRY(gradient_record(pass, layer, ACT_ROUTER_LOGITS));
+    TRY(adapters(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, value_of(pass, layer, ACT_POST_NORM)));
+    TRY(gradient_make(pass, layer, ACT_ROUTER_INPUT, &input));
+    through(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, input, false);
+    return gradient_record(pass, layer, ACT_ROUTER_INPUT);
+}
+
+static enum status sparse_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const int64_t *extent = pass->extent;
+    void *post;
+    TRY(combine_backward(pass, layer));
+    TRY(experts_backward(pass, layer));
+    TRY(dispatch_backward(pass, layer));
+    TRY(router_backward(pass, layer));
+    TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
+    subject->ops->combine(subject->dtype, extent[EXTENT_N], extent[EXTENT_K], extent[EXTENT_H],
+                          value_of(pass, layer, ACT_TOPK_INDEX), NULL, gradient_of(pass, layer, ACT_EXPERT_DISPATCH),
+                          post);
+    subject->ops->add(subject->dtype, extent[EXTENT_N] * extent[EXTENT_H], post, post,
+                      gradient_of(pass, layer, ACT_ROUTER_INPUT));
+    return gradient_record(pass, layer, ACT_POST_NORM);
+}
+
+/* ---- dense layers */
+
+static enum status dense_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const struct blocks rows = pass_rows(pass);
+    const struct param *down = pass_param(pass, PARAM_MLP_DOWN, layer);
+    const void *dy = gradient_of(pass, layer, ACT_LAYER);
+    const void *h = value_of(pass, layer, ACT_POST_NORM);
+    const int64_t width = pass->extent[EXTENT_F];
+    void *hidden, *gate, *up, *post;
+    TRY(gradient_make(pass, layer, ACT_MLP_HIDDEN, &hidden));
+    linear_backward(subject, down, &rows, dy, hidden, false);
+    TRY(gradient_record(pass, layer, ACT_MLP_HIDDEN));
+    TRY(linear_gradient(subject, down, pass->micro, &rows, dy, value_of(pass, layer, ACT_MLP_HIDDEN)));
+    TRY(gradient_make(pass, layer, ACT_MLP_GATE, &gate));
+    TRY(gradient_make(pass, layer, ACT_MLP_UP, &up));
+    subject->ops->swiglu_backward(subject->dtype, pass->extent[EXTENT_N], width, value_of(pass, layer, ACT_MLP_GATE),
+                                  width, value_of(pass, layer, ACT_MLP_UP), width, hidden, gate, width, up, width);
+    TRY(gradient_record(pass, layer, ACT_MLP_GATE));
+    TRY(gradient_record(pass, layer, ACT_MLP_UP));
+    TRY(adapters(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, h));
+    TRY(adapters(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, h));
+    TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
+    through(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, post, false);
+    through(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, post, true);
+    return gradient_record(pass, layer, ACT_POST_NORM);
+}
+
+/* ---- attention */
+
+static enum status attend_backward(struct pass *pass, int layer) {
+    struct subject *subject = pass->subject;
+    const int64_t *extent = pass->extent;
+    void *probabilities, *scores, *q, *k, *v;
+    TRY(gradient_make(pass, layer, ACT_PROBS, &probabilities));
+    TRY(gradient_make(pass, layer, ACT_SCORES, &scores));
+    TRY(gradient_make(pass, layer, ACT_Q_ROTARY, &q));
+    TRY(gradient_make(pass, layer, ACT_K_ROTARY, &k));
+    TRY(gradient_make(pass, layer, ACT_V, &v));
+    subject->ops->attention_backward(subject->dtype, extent[EXTENT_B], extent[EXTENT_T], extent[EXTENT_HEADS],
+                                     extent[EXTENT_KV_HEADS], extent[EXTENT_D], value_of(pass, layer, ACT_Q_ROTARY),
+                                     value_of(pass, layer, ACT_K_ROTARY), value_of(pass, layer, ACT_V),
+                                     value_of(pass, layer, ACT_PROBS), gradient_of(pass, layer, ACT_CONTEXT),
+                                     probabilities, scores, q, k, v);
+    TRY(gradient_record(pass, layer, ACT_PROBS));
+    TRY(gradient_record(pass, layer, ACT_SCORES));
+    TRY(gradient_record(pass, layer, ACT_Q_ROTARY));
+    TRY(gradient_record(pass, layer, ACT_K_ROTARY));
+    return gradient_record(pass, layer, ACT_V);
+}
+
+static enum status rotate_backward(struct pass *pass, int layer, int64_t heads, enum activation out,
+                                   enum activation in) {
+    struct subject *subject = pass->subject;
+    void *dx;
+    TRY(gradient_make(pass, layer, in, &dx));
+    subject->ops->rotary(subject->dtype, pass->extent[EXTENT_B], pass->extent[EXTENT_T], heads,
+                         pass->extent[EXTENT_D], true, gradient_of(pass, layer, out),
+                         value_of(pass, OUTSIDE, ACT_ROTARY_COS), value_of(pass, OUTSIDE, ACT_ROTARY_SIN), dx);
+    return gradient_record(pass, layer, in);
+}
+
+static enum status head_norm_backward(struct pass *pass, int layer, const struct norm *norm, enum activation in) {
+    void *dx;
+    TRY(gradient_make(pass, layer, in, &dx));
+    norm_backward(pass, layer, norm, value_of(pass, layer, in), NULL, dx);
+    return gradient_record(pass, layer, in);
+}
+
+static enum status projections_backward(struct pass *pass, int layer) {
+    const void *h = value_of(pass, layer, ACT_INPUT_NORM);
+    void *input;
+    TRY(adapters(pass, layer, PARAM_Q, ACT_Q, h));
+    TRY(adapters(pass, layer, PARAM_K, ACT_K, h));
+    TRY(adapters(pass, layer, PARAM_V, ACT_V, h));
+    TRY(gradient_make(pass, layer, ACT_INPUT_NORM, &input));
+    through(pass, layer, PARAM_Q, ACT_Q, input, false);
+    through(pass, layer, PARAM_K, ACT_K, input, true);
+    through(pass, layer, PARAM_V, ACT_V, input, true);
+    return gradient_record(pass, layer, ACT_INPUT_NORM);
+}
+
+static enum status attention_backward(struct pass *pass, int layer) {
+    const int64_t *extent = pass->extent;
+    const int64_t rows = extent[EXTENT_N];
+    const struct norm q = {PARAM_Q_NORM, ACT_Q_NORM_SCALE, ACT_Q_NORM, rows * extent[EXTENT_HEADS], extent[EXTENT_D]};
+    const struct norm k = {PARAM_K_NORM, ACT_K_NORM_SCALE, ACT_K_NORM, rows * extent[EXTENT_KV_HEADS],
+                           extent[EXTENT_D]};
+    void *context;
+    TRY(gradient_make(pass, layer, ACT_CONTEXT, &context));
+    through(pass, layer, PARAM_O, ACT_RESIDUAL, context, false);
+    TRY(gradient_record(pass, layer, ACT_CONTEXT));
+    TRY(adapters(pass, layer, PARAM_O, ACT_RESIDUAL, value_of(pass, layer, ACT_CONTEXT)));
+    TRY(attend_backward(pass, layer));
+    TRY(rotate_backward(pass, layer, extent[EXTENT_HEADS], ACT_Q_ROTARY, ACT_Q_NORM));
+    TRY(rotate_backward(pass, layer, extent[EXTENT_KV_HEADS], ACT_K_ROTARY, ACT_K_NORM));
+    TRY(head_norm_backward(pass, layer, &q, ACT_Q));
+    TRY(head_norm_backward(pass, layer, &k, ACT_K));
+    return projections_backward(pass, layer);
+}
+
+/* ---- the whole */
+
+struct place_in_flow { /* an activation between two layers */
+    int layer;
+    enum activation activation;
+};
+
+/* What goes into a layer: the output of the one before, or the embedding. */
+static struct place_in_flow input_of(int layer) {
+    return layer > 0 ? (struct place_in_flow){layer - 1, ACT_LAYER} : (struct place_in_flow){OUTSIDE, ACT_EMBED};
+}
+
+static enum status layer_backward(struct pass *pass, int layer) {
+    const int64_t rows = pass->extent[EXTENT_N], hidden = pass->extent[EXTENT_H];
+    const struct norm post = {PARAM_POST_NORM, ACT_POST_NORM_SCALE, ACT_POST_NORM, rows, hidden};
+    const struct norm first = {PARAM_INPUT_NORM, ACT_INPUT_NORM_SCALE, ACT_INPUT_NORM, rows, hidden};
+    const struct place_in_flow input = input_of(layer);
+    void *residual, *x;
+    TRY(reopen_unit(pass, layer + 1));
+    if (pass->subject->config->sparse[layer])
+        TRY(sparse_backward(pass, layer));
+    else
+        TRY(dense_backward(pass, layer));
+    TRY(gradient_make(pass, layer, ACT_RESIDUAL, &residual));
+    norm_backward(pass, layer, &post, value_of(pass, layer, ACT_RESIDUAL), gradient_of(pass, layer, ACT_LAYER),
+                  residual);
+    TRY(gradient_record(pass, layer, ACT_RESIDUAL));
+    TRY(attention_backward(pass, layer));
+    TRY(gradient_make(pass, input.layer, input.activation, &x));
+    norm_backward(pass, layer, &first, value_of(pass, input.layer, input.activation), residual, x);
+    TRY(gradient_record(pass, input.layer, input.activation));
+    TRY(close_unit(pass, layer + 1));
+    pass_free_layer(pass, layer);
+    return STATUS_OK;
+}
+
+static enum status head_backward(struct pass *pass) {
+    struct subject *subject = pass->subject;
+    const int64_t *extent = pass->extent;
+    const struct norm last = {PARAM_NORM, ACT_NORM_SCALE, ACT_NORM, extent[EXTENT_N], extent[EXTENT_H]};
+    const struct place_in_flow input = input_of((int)subject->config->layers);
+    void *logits, *norm, *x;
+    TRY(gradient_make(pass, OUTSIDE, ACT_HEAD, &logits));
+    subject->ops->cross_entropy_backward(subject->dtype, extent[EXTENT_B], extent[EXTENT_T], extent[EXTENT_V],
+                                         value_of(pass, OUTSIDE, ACT_HEAD), value_of(pass, OUTSIDE, ACT_LABELS),
+                                         value_of(pass, OUTSIDE, ACT_LOGSUMEXP), logits);
+    TRY(gradient_record(pass, OUTSIDE, ACT_HEAD));
+    TRY(gradient_make(pass, OUTSIDE, ACT_NORM, &norm));
+    through(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, norm, false);
+    TRY(gradient_record(pass, OUTSIDE, ACT_NORM));
+    TRY(adapters(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, value_of(pass, OUTSIDE, ACT_NORM)));
+    TRY(gradient_make(pass, input.layer, input.activation, &x));
+    norm_backward(pass, OUTSIDE, &last, value_of(pass, input.layer, input.activation), NULL, x);
+    return gradient_record(pass, input.layer, input.activation);
+}
+
+enum status pass_backward(struct pass *pass) {
+    TRY(reopen_unit(pass, 0));
+    TRY(head_backward(pass));
+    for (int layer = (int)pass->subject->config->layers - 1; layer >= 0; layer--)
+        TRY(layer_backward(pass, layer));
+    return close_unit(pass, 0);
+}
