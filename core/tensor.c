@@ -111,7 +111,7 @@ void tensor_free(struct tensor *tensor) {
 }
 
 int64_t tensor_elements(const struct tensor *tensor) {
-    if (tensor->data == NULL || tensor->ndim < 0)
+    if (tensor->ndim < 0)
         return 0;
     uint64_t elements = 1; /* unsigned: [2^62, 2, 0] is a legal shape of a file */
     for (int d = 0; d < tensor->ndim; d++)
@@ -125,7 +125,7 @@ size_t tensor_bytes(const struct tensor *tensor) {
 }
 
 bool tensor_same_shape(const struct tensor *a, const struct tensor *b) {
-    if (a->ndim != b->ndim)
+    if (a->ndim != b->ndim || a->ndim < 0)
         return false;
     for (int d = 0; d < a->ndim; d++) {
         if (a->shape[d] != b->shape[d])

@@ -71,9 +71,9 @@ void reference_unflatten_b(const struct adapter_target *target, int64_t max_rank
 static enum status make_slot(const struct arithmetic *m, const struct param *param, int64_t rows, int64_t columns,
                              struct value *out) {
     if (param->expert)
-        TRY(value_make(m, out, 3, (const int64_t[]){param->shape[0], rows, columns}));
+        TRY(value_new(m, out, 3, (const int64_t[]){param->shape[0], rows, columns}));
     else
-        TRY(value_make(m, out, 2, (const int64_t[]){rows, columns}));
+        TRY(value_new(m, out, 2, (const int64_t[]){rows, columns}));
     value_zero(out);
     return STATUS_OK;
 }
@@ -109,7 +109,7 @@ void value_load_slot(const struct arithmetic *m, const struct adapter_target *ta
 
 enum status value_flat_a(const struct arithmetic *m, const struct adapter_target *target, int64_t max_rank,
                          const struct value *slot, struct value *out) {
-    TRY(value_make(m, out, 2, (const int64_t[]){target->experts * target->lora_rank, target->in}));
+    TRY(value_new(m, out, 2, (const int64_t[]){target->experts * target->lora_rank, target->in}));
     if (out->x)
         reference_flatten_a(target, max_rank, slot->x, out->x);
     if (out->e)
@@ -119,7 +119,7 @@ enum status value_flat_a(const struct arithmetic *m, const struct adapter_target
 
 enum status value_flat_b(const struct arithmetic *m, const struct adapter_target *target, int64_t max_rank,
                          const struct value *slot, struct value *out) {
-    TRY(value_make(m, out, 2, (const int64_t[]){target->out, target->lora_rank * target->experts}));
+    TRY(value_new(m, out, 2, (const int64_t[]){target->out, target->lora_rank * target->experts}));
     if (out->x)
         reference_flatten_b(target, max_rank, slot->x, out->x);
     if (out->e)
@@ -129,7 +129,7 @@ enum status value_flat_b(const struct arithmetic *m, const struct adapter_target
 
 enum status value_delta(const struct arithmetic *m, const struct adapter_target *t, int64_t max_rank,
                         const struct value *a, const struct value *b, struct value *out) {
-    TRY(value_make(m, out, t->param->ndim, t->param->shape));
+    TRY(value_new(m, out, t->param->ndim, t->param->shape));
     struct num scale = num_exact(arithmetic_constant(m, t->scale));
     for (int64_t at = 0, n = m->dry ? 0 : value_elements(out); at < n; at++) {
         int64_t i = at % t->in, o = at / t->in % t->out, e = at / t->in / t->out;

@@ -18,7 +18,7 @@ static struct num inverse_root(const struct arithmetic *m, const struct attentio
 }
 
 static enum status make_square(const struct arithmetic *m, const struct attention_size *z, struct value *out) {
-    TRY(value_make(m, out, 4, (const int64_t[]){z->sequences, z->heads, z->tokens, z->tokens}));
+    TRY(value_new(m, out, 4, (const int64_t[]){z->sequences, z->heads, z->tokens, z->tokens}));
     value_zero(out);
     return STATUS_OK;
 }
@@ -116,7 +116,7 @@ static void mix_all(const struct arithmetic *m, const struct attention_size *z, 
 
 enum status value_attention_context(const struct arithmetic *m, const struct attention_size *z,
                                     const struct value *probabilities, const struct value *v, struct value *out) {
-    TRY(value_make(m, out, 3, (const int64_t[]){z->sequences, z->tokens, z->heads * z->head_dim}));
+    TRY(value_new(m, out, 3, (const int64_t[]){z->sequences, z->tokens, z->heads * z->head_dim}));
     mix_all(m, z, z->heads, mix_keys, probabilities, v, NULL, out);
     return STATUS_OK;
 }
@@ -124,7 +124,7 @@ enum status value_attention_context(const struct arithmetic *m, const struct att
 enum status value_attention_d_q(const struct arithmetic *m, const struct attention_size *z,
                                 const struct value *d_scores, const struct value *k, struct value *out) {
     struct num factor = inverse_root(m, z);
-    TRY(value_make(m, out, 4, (const int64_t[]){z->sequences, z->tokens, z->heads, z->head_dim}));
+    TRY(value_new(m, out, 4, (const int64_t[]){z->sequences, z->tokens, z->heads, z->head_dim}));
     mix_all(m, z, z->heads, mix_keys, d_scores, k, &factor, out);
     return STATUS_OK;
 }
@@ -132,14 +132,14 @@ enum status value_attention_d_q(const struct arithmetic *m, const struct attenti
 enum status value_attention_d_k(const struct arithmetic *m, const struct attention_size *z,
                                 const struct value *d_scores, const struct value *q, struct value *out) {
     struct num factor = inverse_root(m, z);
-    TRY(value_make(m, out, 4, (const int64_t[]){z->sequences, z->tokens, z->kv_heads, z->head_dim}));
+    TRY(value_new(m, out, 4, (const int64_t[]){z->sequences, z->tokens, z->kv_heads, z->head_dim}));
     mix_all(m, z, z->kv_heads, mix_queries, d_scores, q, &factor, out);
     return STATUS_OK;
 }
 
 enum status value_attention_d_v(const struct arithmetic *m, const struct attention_size *z,
                                 const struct value *probabilities, const struct value *d_context, struct value *out) {
-    TRY(value_make(m, out, 3, (const int64_t[]){z->sequences, z->tokens, z->kv_heads * z->head_dim}));
+    TRY(value_new(m, out, 3, (const int64_t[]){z->sequences, z->tokens, z->kv_heads * z->head_dim}));
     mix_all(m, z, z->kv_heads, mix_queries, probabilities, d_context, NULL, out);
     return STATUS_OK;
 }

@@ -4,7 +4,7 @@
 #include "reference/linear.h"
 
 static enum status make_rows(const struct arithmetic *m, const struct routing *r, int64_t columns, struct value *out) {
-    return value_make(m, out, 2, (const int64_t[]){r->tokens * r->choices, columns});
+    return value_new(m, out, 2, (const int64_t[]){r->tokens * r->choices, columns});
 }
 
 static void move_row(const struct value *from, int64_t from_row, struct value *to, int64_t to_row, int64_t columns) {
@@ -30,7 +30,7 @@ enum status value_to_rows(const struct arithmetic *m, const struct routing *r, c
 
 enum status value_to_choices(const struct arithmetic *m, const struct routing *r, const struct value *rows,
                              struct value *out) {
-    TRY(value_make(m, out, 3, (const int64_t[]){r->tokens, r->choices, value_last(rows)}));
+    TRY(value_new(m, out, 3, (const int64_t[]){r->tokens, r->choices, value_last(rows)}));
     for (int64_t i = 0, n = m->dry ? 0 : r->tokens * r->choices; i < n; i++)
         move_row(rows, r->row[i], out, i, value_last(rows));
     return STATUS_OK;
@@ -65,7 +65,7 @@ enum status value_expert_input_gradient(const struct arithmetic *m, const struct
 enum status value_expert_weight_gradient(const struct arithmetic *m, const struct routing *r, const struct value *dy,
                                          const struct value *x, struct value *out) {
     int64_t outs = value_last(dy), ins = value_last(x);
-    TRY(value_make(m, out, 3, (const int64_t[]){r->experts, outs, ins}));
+    TRY(value_new(m, out, 3, (const int64_t[]){r->experts, outs, ins}));
     for (int64_t e = 0; e < (m->dry ? 0 : r->experts); e++) {
         int64_t first = r->start[e], rows = r->start[e + 1] - first;
         struct product product = {rows, factor_of(dy, first * outs, rows * outs, 1, outs),
@@ -96,7 +96,7 @@ static struct num swiglu_d_up(const struct arithmetic *m, struct num g, struct n
 
 enum status value_swiglu_packed(const struct arithmetic *m, const struct value *gate_up, struct value *out) {
     int64_t width = value_last(gate_up) / 2;
-    TRY(value_make(m, out, 2, (const int64_t[]){gate_up->shape[0], width}));
+    TRY(value_new(m, out, 2, (const int64_t[]){gate_up->shape[0], width}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++) {
         int64_t gate = i / width * 2 * width + i % width;
         num_set(out, i, swiglu(m, num_at(gate_up, gate), num_at(gate_up, gate + width)));
@@ -154,7 +154,7 @@ enum status value_combine(const struct arithmetic *m, const struct routing *r, c
 enum status value_combine_d_output(const struct arithmetic *m, const struct routing *r, const struct value *weight,
                                    const struct value *dy, struct value *out) {
     int64_t columns = value_last(dy), k = r->choices;
-    TRY(value_make(m, out, 3, (const int64_t[]){r->tokens, k, columns}));
+    TRY(value_new(m, out, 3, (const int64_t[]){r->tokens, k, columns}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++)
         num_set(out, i,
                 num_multiply(m, num_at(weight, i / columns), num_at(dy, i / columns / k * columns + i % columns)));
@@ -164,7 +164,7 @@ enum status value_combine_d_output(const struct arithmetic *m, const struct rout
 enum status value_combine_d_weight(const struct arithmetic *m, const struct routing *r, const struct value *output,
                                    const struct value *dy, struct value *out) {
     int64_t columns = value_last(dy), k = r->choices;
-    TRY(value_make(m, out, 2, (const int64_t[]){r->tokens, k}));
+    TRY(value_new(m, out, 2, (const int64_t[]){r->tokens, k}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++) {
         struct sum sum = {0};
         for (int64_t j = 0; j < columns; j++)

@@ -1,4 +1,4 @@
-#include "reference/pass.h"
+#include "reference/walk.h"
 
 #include "reference/attention.h"
 #include "reference/bound.h"
@@ -12,25 +12,25 @@
 #define POINT(activation, call)                                                                                        \
     do {                                                                                                               \
         TRY(call);                                                                                                     \
-        TRY(pass_emit(pass, PHASE_FORWARD, layer, activation, &act[activation]));                                      \
+        TRY(walk_emit(walk, PHASE_FORWARD, layer, activation, &act[activation]));                                      \
     } while (0)
 
-static enum status inputs(struct pass *pass) {
-    const struct arithmetic *m = &pass->arithmetic;
-    const struct model_config *c = pass->reference->config;
-    struct value *act = pass->root;
+static enum status inputs(struct walk *walk) {
+    const struct arithmetic *m = &walk->arithmetic;
+    const struct model_config *c = walk->reference->config;
+    struct value *act = walk->root;
     const int layer = -1;
-    POINT(ACT_INPUT_IDS, value_from_tensor(m, &act[ACT_INPUT_IDS], &pass->micro->input_ids));
-    POINT(ACT_LABELS, value_from_tensor(m, &act[ACT_LABELS], &pass->micro->labels));
-    POINT(ACT_ROTARY_COS, value_rotary_tables(m, pass->micro->tokens, c->head_dim, c->rope_theta, &act[ACT_ROTARY_COS],
+    POINT(ACT_INPUT_IDS, value_from_tensor(m, &act[ACT_INPUT_IDS], &walk->micro->input_ids));
+    POINT(ACT_LABELS, value_from_tensor(m, &act[ACT_LABELS], &walk->micro->labels));
+    POINT(ACT_ROTARY_COS, value_rotary_tables(m, walk->micro->tokens, c->head_dim, c->rope_theta, &act[ACT_ROTARY_COS],
                                               &act[ACT_ROTARY_SIN]));
-    return pass_emit(pass, PHASE_FORWARD, layer, ACT_ROTARY_SIN, &act[ACT_ROTARY_SIN]);
+    return walk_emit(walk, PHASE_FORWARD, layer, ACT_ROTARY_SIN, &act[ACT_ROTARY_SIN]);
 }
 
 static enum status embed(const struct arithmetic *m, const struct value *ids, const struct value *table,
                          struct value *out) {
     int64_t vocab = table->shape[0], hidden = table->shape[1];
-    TRY(value_make(m, out, 3, (const int64_t[]){ids->shape[0], ids->shape[1], hidden}));
+    TRY(value_new(m, out, 3, (const int64_t[]){ids->shape[0], ids->shape[1], hidden}));
     for (int64_t row = 0, rows = m->dry ? 0 : value_elements(ids); row < rows; row++) {
         double id = ids->x[row];
         if (!(id >= 0 && id < (double)vocab && id == floor(id)))
@@ -42,56 +42,56 @@ static enum status embed(const struct arithmetic *m, const struct value *ids, co
 }
 
 /* q or k: norm over each head. */
-static enum status norm_heads(struct pass *pass, int layer, int64_t heads, enum activation projected,
+static enum status norm_heads(struct walk *walk, int layer, int64_t heads, enum activation projected,
                               enum activation scale, enum activation normed, enum param_kind norm) {
-    const struct arithmetic *m = &pass->arithmetic;
-    struct value *act = pass_layer(pass, layer);
-    POINT(scale, value_norm_scale(m, &act[projected], heads, pass->reference->config->norm_eps, &act[scale]));
-    POINT(normed, value_norm(m, &act[projected], &act[scale], pass_weight(pass, norm, layer), heads, &act[normed]));
+    const struct arithmetic *m = &walk->arithmetic;
+    struct value *act = walk_layer(walk, layer);
+    POINT(scale, value_norm_scale(m, &act[projected], heads, walk->reference->config->norm_eps, &act[scale]));
+    POINT(normed, value_norm(m, &act[projected], &act[scale], walk_weight(walk, norm, layer), heads, &act[normed]));
     return STATUS_OK;
 }
 
 /* y = act[from] through a linear map of the layer, with its bias if it has one. */
-static enum status project(struct pass *pass, int layer, enum activation from, enum param_kind weight,
+static enum status project(struct walk *walk, int layer, enum activation from, enum param_kind weight,
                            enum param_kind bias, enum activation to) {
-    struct value *act = pass_layer(pass, layer);
-    POINT(to, value_linear(&pass->arithmetic, &act[from], pass_weight(pass, weight, layer),
-                           pass_weight(pass, bias, layer), &act[to]));
+    struct value *act = walk_layer(walk, layer);
+    POINT(to, value_linear(&walk->arithmetic, &act[from], walk_weight(walk, weight, layer),
+                           walk_weight(walk, bias, layer), &act[to]));
     return STATUS_OK;
 }
 
-static enum status heads(struct pass *pass, int layer, const struct value *input) {
-    const struct arithmetic *m = &pass->arithmetic;
-    const struct model_config *c = pass->reference->config;
-    const struct value *cosine = &pass->root[ACT_ROTARY_COS], *sine = &pass->root[ACT_ROTARY_SIN];
-    struct value *act = pass_layer(pass, layer);
+static enum status heads(struct walk *walk, int layer, const struct value *input) {
+    const struct arithmetic *m = &walk->arithmetic;
+    const struct model_config *c = walk->reference->config;
+    const struct value *cosine = &walk->root[ACT_ROTARY_COS], *sine = &walk->root[ACT_ROTARY_SIN];
+    struct value *act = walk_layer(walk, layer);
     POINT(ACT_INPUT_NORM_SCALE, value_norm_scale(m, input, 0, c->norm_eps, &act[ACT_INPUT_NORM_SCALE]));
-    POINT(ACT_INPUT_NORM, value_norm(m, input, &act[ACT_INPUT_NORM_SCALE], pass_weight(pass, PARAM_INPUT_NORM, layer),
+    POINT(ACT_INPUT_NORM, value_norm(m, input, &act[ACT_INPUT_NORM_SCALE], walk_weight(walk, PARAM_INPUT_NORM, layer),
                                      0, &act[ACT_INPUT_NORM]));
-    TRY(project(pass, layer, ACT_INPUT_NORM, PARAM_Q, PARAM_Q_BIAS, ACT_Q));
-    TRY(project(pass, layer, ACT_INPUT_NORM, PARAM_K, PARAM_K_BIAS, ACT_K));
-    TRY(project(pass, layer, ACT_INPUT_NORM, PARAM_V, PARAM_V_BIAS, ACT_V));
-    TRY(norm_heads(pass, layer, c->heads, ACT_Q, ACT_Q_NORM_SCALE, ACT_Q_NORM, PARAM_Q_NORM));
-    TRY(norm_heads(pass, layer, c->kv_heads, ACT_K, ACT_K_NORM_SCALE, ACT_K_NORM, PARAM_K_NORM));
+    TRY(project(walk, layer, ACT_INPUT_NORM, PARAM_Q, PARAM_Q_BIAS, ACT_Q));
+    TRY(project(walk, layer, ACT_INPUT_NORM, PARAM_K, PARAM_K_BIAS, ACT_K));
+    TRY(project(walk, layer, ACT_INPUT_NORM, PARAM_V, PARAM_V_BIAS, ACT_V));
+    TRY(norm_heads(walk, layer, c->heads, ACT_Q, ACT_Q_NORM_SCALE, ACT_Q_NORM, PARAM_Q_NORM));
+    TRY(norm_heads(walk, layer, c->kv_heads, ACT_K, ACT_K_NORM_SCALE, ACT_K_NORM, PARAM_K_NORM));
     POINT(ACT_Q_ROTARY, value_rotary(m, &act[ACT_Q_NORM], cosine, sine, false, &act[ACT_Q_ROTARY]));
     POINT(ACT_K_ROTARY, value_rotary(m, &act[ACT_K_NORM], cosine, sine, false, &act[ACT_K_ROTARY]));
     return STATUS_OK;
 }
 
-static enum status attention(struct pass *pass, int layer, const struct value *input) {
-    const struct arithmetic *m = &pass->arithmetic;
-    const struct model_config *c = pass->reference->config;
-    const struct attention_size size = {pass->micro->sequences, pass->micro->tokens, c->heads, c->kv_heads,
+static enum status attention(struct walk *walk, int layer, const struct value *input) {
+    const struct arithmetic *m = &walk->arithmetic;
+    const struct model_config *c = walk->reference->config;
+    const struct attention_size size = {walk->micro->sequences, walk->micro->tokens, c->heads, c->kv_heads,
                                         c->head_dim};
-    struct value *act = pass_layer(pass, layer);
+    struct value *act = walk_layer(walk, layer);
     POINT(ACT_SCORES, value_attention_scores(m, &size, &act[ACT_Q_ROTARY], &act[ACT_K_ROTARY], &act[ACT_SCORES]));
     POINT(ACT_PROBS, value_attention_probabilities(m, &size, &act[ACT_SCORES], &act[ACT_PROBS]));
     POINT(ACT_CONTEXT, value_attention_context(m, &size, &act[ACT_PROBS], &act[ACT_V], &act[ACT_CONTEXT]));
-    TRY(project(pass, layer, ACT_CONTEXT, PARAM_O, PARAM_O_BIAS, ACT_O));
+    TRY(project(walk, layer, ACT_CONTEXT, PARAM_O, PARAM_O_BIAS, ACT_O));
     POINT(ACT_RESIDUAL, value_add(m, input, &act[ACT_O], &act[ACT_RESIDUAL]));
     POINT(ACT_POST_NORM_SCALE, value_norm_scale(m, &act[ACT_RESIDUAL], 0, c->norm_eps, &act[ACT_POST_NORM_SCALE]));
     POINT(ACT_POST_NORM, value_norm(m, &act[ACT_RESIDUAL], &act[ACT_POST_NORM_SCALE],
-                                    pass_weight(pass, PARAM_POST_NORM, layer), 0, &act[ACT_POST_NORM]));
+                                    walk_weight(walk, PARAM_POST_NORM, layer), 0, &act[ACT_POST_NORM]));
     return STATUS_OK;
 }
 
@@ -104,13 +104,13 @@ static enum status flat_linear(const struct arithmetic *m, const struct value *x
 
 /* Choices are made from the scores as they stand after emit; what follows goes by the choices as they stand after emit.
  */
-static enum status route(struct pass *pass, int layer) {
-    const struct arithmetic *m = &pass->arithmetic;
-    const struct model_config *c = pass->reference->config;
-    struct value *act = pass_layer(pass, layer);
-    struct routing *routing = &pass->routing[layer];
+static enum status route(struct walk *walk, int layer) {
+    const struct arithmetic *m = &walk->arithmetic;
+    const struct model_config *c = walk->reference->config;
+    struct value *act = walk_layer(walk, layer);
+    struct routing *routing = &walk->routing[layer];
     POINT(ACT_ROUTER_LOGITS,
-          flat_linear(m, &act[ACT_POST_NORM], pass_weight(pass, PARAM_ROUTER, layer), &act[ACT_ROUTER_LOGITS]));
+          flat_linear(m, &act[ACT_POST_NORM], walk_weight(walk, PARAM_ROUTER, layer), &act[ACT_ROUTER_LOGITS]));
     POINT(ACT_ROUTER_SCORES, value_router_scores(m, &act[ACT_ROUTER_LOGITS], &act[ACT_ROUTER_SCORES]));
     POINT(ACT_TOPK_INDEX, value_router_choices(m, &act[ACT_ROUTER_SCORES], c->experts_per_token, &act[ACT_TOPK_INDEX]));
     TRY(routing_make(m, routing, &act[ACT_TOPK_INDEX], c->experts));
@@ -119,80 +119,80 @@ static enum status route(struct pass *pass, int layer) {
     return STATUS_OK;
 }
 
-static enum status experts(struct pass *pass, int layer) {
-    const struct arithmetic *m = &pass->arithmetic;
-    const struct routing *routing = &pass->routing[layer];
-    struct value *act = pass_layer(pass, layer);
+static enum status experts(struct walk *walk, int layer) {
+    const struct arithmetic *m = &walk->arithmetic;
+    const struct routing *routing = &walk->routing[layer];
+    struct value *act = walk_layer(walk, layer);
     POINT(ACT_EXPERT_INPUT, value_dispatch_tokens(m, routing, &act[ACT_POST_NORM], &act[ACT_EXPERT_INPUT]));
     POINT(ACT_EXPERT_GATE_UP, value_expert_linear(m, routing, &act[ACT_EXPERT_INPUT],
-                                                  pass_weight(pass, PARAM_GATE_UP, layer), &act[ACT_EXPERT_GATE_UP]));
+                                                  walk_weight(walk, PARAM_GATE_UP, layer), &act[ACT_EXPERT_GATE_UP]));
     POINT(ACT_EXPERT_HIDDEN, value_swiglu_packed(m, &act[ACT_EXPERT_GATE_UP], &act[ACT_EXPERT_HIDDEN]));
     POINT(ACT_EXPERT_DOWN, value_expert_linear(m, routing, &act[ACT_EXPERT_HIDDEN],
-                                               pass_weight(pass, PARAM_DOWN, layer), &act[ACT_EXPERT_DOWN]));
+                                               walk_weight(walk, PARAM_DOWN, layer), &act[ACT_EXPERT_DOWN]));
     POINT(ACT_EXPERT_OUTPUT, value_to_choices(m, routing, &act[ACT_EXPERT_DOWN], &act[ACT_EXPERT_OUTPUT]));
     POINT(ACT_MLP, value_combine(m, routing, &act[ACT_TOPK_WEIGHT], &act[ACT_EXPERT_OUTPUT], &act[ACT_POST_NORM],
                                  &act[ACT_MLP]));
     return STATUS_OK;
 }
 
-static enum status dense_mlp(struct pass *pass, int layer) {
-    const struct arithmetic *m = &pass->arithmetic;
-    struct value *act = pass_layer(pass, layer);
+static enum status dense_mlp(struct walk *walk, int layer) {
+    const struct arithmetic *m = &walk->arithmetic;
+    struct value *act = walk_layer(walk, layer);
     const struct value *y = &act[ACT_POST_NORM];
-    POINT(ACT_MLP_GATE, value_linear(m, y, pass_weight(pass, PARAM_MLP_GATE, layer), NULL, &act[ACT_MLP_GATE]));
-    POINT(ACT_MLP_UP, value_linear(m, y, pass_weight(pass, PARAM_MLP_UP, layer), NULL, &act[ACT_MLP_UP]));
+    POINT(ACT_MLP_GATE, value_linear(m, y, walk_weight(walk, PARAM_MLP_GATE, layer), NULL, &act[ACT_MLP_GATE]));
+    POINT(ACT_MLP_UP, value_linear(m, y, walk_weight(walk, PARAM_MLP_UP, layer), NULL, &act[ACT_MLP_UP]));
     POINT(ACT_MLP_HIDDEN, value_swiglu(m, &act[ACT_MLP_GATE], &act[ACT_MLP_UP], &act[ACT_MLP_HIDDEN]));
     POINT(ACT_MLP,
-          value_linear(m, &act[ACT_MLP_HIDDEN], pass_weight(pass, PARAM_MLP_DOWN, layer), NULL, &act[ACT_MLP]));
+          value_linear(m, &act[ACT_MLP_HIDDEN], walk_weight(walk, PARAM_MLP_DOWN, layer), NULL, &act[ACT_MLP]));
     return STATUS_OK;
 }
 
-static enum status decoder_layer(struct pass *pass, int layer, const struct value *input) {
-    struct value *act = pass_layer(pass, layer);
-    TRY(pass_gather(pass, layer + 1, PHASE_GATHER));
-    TRY(heads(pass, layer, input));
-    TRY(attention(pass, layer, input));
-    if (pass->reference->config->sparse[layer]) {
-        TRY(route(pass, layer));
-        TRY(experts(pass, layer));
+static enum status decoder_layer(struct walk *walk, int layer, const struct value *input) {
+    struct value *act = walk_layer(walk, layer);
+    TRY(walk_gather(walk, layer + 1, PHASE_GATHER));
+    TRY(heads(walk, layer, input));
+    TRY(attention(walk, layer, input));
+    if (walk->reference->config->sparse[layer]) {
+        TRY(route(walk, layer));
+        TRY(experts(walk, layer));
     } else {
-        TRY(dense_mlp(pass, layer));
+        TRY(dense_mlp(walk, layer));
     }
-    POINT(ACT_LAYER, value_add(&pass->arithmetic, &act[ACT_RESIDUAL], &act[ACT_MLP], &act[ACT_LAYER]));
-    pass_release(pass, layer + 1);
+    POINT(ACT_LAYER, value_add(&walk->arithmetic, &act[ACT_RESIDUAL], &act[ACT_MLP], &act[ACT_LAYER]));
+    walk_release(walk, layer + 1);
     return STATUS_OK;
 }
 
-static enum status head(struct pass *pass, const struct value *hidden) {
-    const struct arithmetic *m = &pass->arithmetic;
-    struct value *act = pass->root;
+static enum status head(struct walk *walk, const struct value *hidden) {
+    const struct arithmetic *m = &walk->arithmetic;
+    struct value *act = walk->root;
     const int layer = -1;
-    POINT(ACT_NORM_SCALE, value_norm_scale(m, hidden, 0, pass->reference->config->norm_eps, &act[ACT_NORM_SCALE]));
-    POINT(ACT_NORM, value_norm(m, hidden, &act[ACT_NORM_SCALE], pass_weight(pass, PARAM_NORM, -1), 0, &act[ACT_NORM]));
-    POINT(ACT_HEAD, value_linear(m, &act[ACT_NORM], pass_weight(pass, PARAM_HEAD, -1), NULL, &act[ACT_HEAD]));
+    POINT(ACT_NORM_SCALE, value_norm_scale(m, hidden, 0, walk->reference->config->norm_eps, &act[ACT_NORM_SCALE]));
+    POINT(ACT_NORM, value_norm(m, hidden, &act[ACT_NORM_SCALE], walk_weight(walk, PARAM_NORM, -1), 0, &act[ACT_NORM]));
+    POINT(ACT_HEAD, value_linear(m, &act[ACT_NORM], walk_weight(walk, PARAM_HEAD, -1), NULL, &act[ACT_HEAD]));
     POINT(ACT_LOGSUMEXP, value_logsumexp(m, &act[ACT_HEAD], &act[ACT_LOGSUMEXP]));
     POINT(ACT_TOKEN_LOSS,
           value_token_loss(m, &act[ACT_HEAD], &act[ACT_LOGSUMEXP], &act[ACT_LABELS], &act[ACT_TOKEN_LOSS]));
     TRY(value_loss_sum(m, &act[ACT_TOKEN_LOSS], &act[ACT_NONE]));
-    if (pass->quiet)
+    if (walk->quiet)
         return STATUS_OK;
-    struct point point = reference_scalar_point(pass->reference, PHASE_LOSS_SUM, pass->micro->number, "loss");
-    return reference_emit(pass->reference, &point, &act[ACT_NONE]);
+    struct point point = reference_scalar_point(walk->reference, PHASE_LOSS_SUM, walk->micro->number, "loss");
+    return reference_emit(walk->reference, &point, &act[ACT_NONE]);
 }
 
-enum status pass_forward(struct pass *pass) {
-    const struct value *hidden = &pass->root[ACT_EMBED];
-    struct value *act = pass->root;
+enum status walk_forward(struct walk *walk) {
+    const struct value *hidden = &walk->root[ACT_EMBED];
+    struct value *act = walk->root;
     int layer = -1;
-    TRY(inputs(pass));
-    TRY(pass_gather(pass, 0, PHASE_GATHER));
+    TRY(inputs(walk));
+    TRY(walk_gather(walk, 0, PHASE_GATHER));
     POINT(ACT_EMBED,
-          embed(&pass->arithmetic, &act[ACT_INPUT_IDS], pass_weight(pass, PARAM_EMBED, -1), &act[ACT_EMBED]));
-    for (layer = 0; layer < pass->reference->config->layers; layer++) {
-        TRY(decoder_layer(pass, layer, hidden));
-        hidden = &pass_layer(pass, layer)[ACT_LAYER];
+          embed(&walk->arithmetic, &act[ACT_INPUT_IDS], walk_weight(walk, PARAM_EMBED, -1), &act[ACT_EMBED]));
+    for (layer = 0; layer < walk->reference->config->layers; layer++) {
+        TRY(decoder_layer(walk, layer, hidden));
+        hidden = &walk_layer(walk, layer)[ACT_LAYER];
     }
-    TRY(head(pass, hidden));
-    pass_release(pass, 0);
+    TRY(head(walk, hidden));
+    walk_release(walk, 0);
     return STATUS_OK;
 }

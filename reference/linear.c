@@ -67,7 +67,7 @@ static enum status make_with_last(const struct arithmetic *m, const struct value
                                   struct value *out) {
     struct value shape = *model;
     shape.shape[shape.ndim - 1] = last;
-    return value_make(m, out, shape.ndim, shape.shape);
+    return value_new(m, out, shape.ndim, shape.shape);
 }
 
 enum status value_linear(const struct arithmetic *m, const struct value *x, const struct value *weight,
@@ -102,7 +102,7 @@ enum status value_linear_input_gradient(const struct arithmetic *m, int maps, co
 enum status value_linear_weight_gradient(const struct arithmetic *m, const struct value *dy, const struct value *x,
                                          struct value *out) {
     int64_t outs = value_last(dy), ins = value_last(x), rows = value_rows(x);
-    TRY(value_make(m, out, 2, (const int64_t[]){outs, ins}));
+    TRY(value_new(m, out, 2, (const int64_t[]){outs, ins}));
     if (m->dry)
         return STATUS_OK;
     struct product product = {rows, factor_of(dy, 0, rows * outs, 1, outs), factor_of(x, 0, rows * ins, 1, ins)};

@@ -6,7 +6,7 @@
 
 enum status value_logsumexp(const struct arithmetic *m, const struct value *logits, struct value *out) {
     int64_t tokens = logits->shape[1], vocab = logits->shape[2];
-    TRY(value_make(m, out, 2, (const int64_t[]){logits->shape[0], tokens - 1}));
+    TRY(value_new(m, out, 2, (const int64_t[]){logits->shape[0], tokens - 1}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++) {
         int64_t at = (i / (tokens - 1) * tokens + i % (tokens - 1)) * vocab;
         double largest = -INFINITY;
@@ -47,7 +47,7 @@ enum status value_token_loss(const struct arithmetic *m, const struct value *log
 }
 
 enum status value_loss_sum(const struct arithmetic *m, const struct value *token_loss, struct value *out) {
-    TRY(value_make(m, out, 0, NULL));
+    TRY(value_new(m, out, 0, NULL));
     if (m->dry)
         return STATUS_OK;
     struct sum sum = {0};

@@ -15,7 +15,7 @@ static struct num inverse_rms(const struct arithmetic *m, const struct value *x,
 
 enum status value_norm_scale(const struct arithmetic *m, const struct value *x, int64_t heads, double eps,
                              struct value *out) {
-    TRY(value_make(m, out, heads ? 3 : 2, (const int64_t[]){x->shape[0], x->shape[1], heads}));
+    TRY(value_new(m, out, heads ? 3 : 2, (const int64_t[]){x->shape[0], x->shape[1], heads}));
     int64_t n = heads ? value_last(x) / heads : value_last(x);
     for (int64_t i = 0, groups = m->dry ? 0 : value_elements(out); i < groups; i++)
         num_set(out, i, inverse_rms(m, x, i * n, n, eps));
@@ -25,7 +25,7 @@ enum status value_norm_scale(const struct arithmetic *m, const struct value *x, 
 enum status value_norm(const struct arithmetic *m, const struct value *x, const struct value *scale,
                        const struct value *g, int64_t heads, struct value *out) {
     int64_t n = value_elements(g);
-    TRY(value_make(m, out, heads ? 4 : 3, (const int64_t[]){x->shape[0], x->shape[1], heads ? heads : n, n}));
+    TRY(value_new(m, out, heads ? 4 : 3, (const int64_t[]){x->shape[0], x->shape[1], heads ? heads : n, n}));
     for (int64_t i = 0, elements = m->dry ? 0 : value_elements(x); i < elements; i++) {
         struct num scaled = num_multiply(m, num_at(x, i), num_at(scale, i / n));
         num_set(out, i, num_multiply(m, num_at(g, i % n), scaled));

@@ -17,8 +17,8 @@ static struct num table_entry(const struct arithmetic *m, double x, double angle
 enum status value_rotary_tables(const struct arithmetic *m, int64_t tokens, int64_t head_dim, double theta,
                                 struct value *cosine, struct value *sine) {
     int64_t pairs = head_dim / 2;
-    TRY(value_make(m, cosine, 2, (const int64_t[]){tokens, pairs}));
-    TRY(value_make(m, sine, 2, (const int64_t[]){tokens, pairs}));
+    TRY(value_new(m, cosine, 2, (const int64_t[]){tokens, pairs}));
+    TRY(value_new(m, sine, 2, (const int64_t[]){tokens, pairs}));
     for (int64_t i = 0; i < (m->dry ? 0 : tokens * pairs); i++) {
         double exponent = 2.0 * (double)(i % pairs) / (double)head_dim;
         double angle = (double)(i / pairs) * pow(theta, -exponent);

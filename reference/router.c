@@ -33,7 +33,7 @@ static double expert_at_place(const double *scores, int64_t experts, int64_t pla
 enum status value_router_choices(const struct arithmetic *m, const struct value *scores, int64_t choices,
                                  struct value *out) {
     int64_t experts = value_last(scores);
-    TRY(value_make(m, out, 2, (const int64_t[]){scores->shape[0], choices}));
+    TRY(value_new(m, out, 2, (const int64_t[]){scores->shape[0], choices}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++)
         num_set(out, i, num_exact(expert_at_place(scores->x + i / choices * experts, experts, i % choices)));
     return STATUS_OK;
@@ -121,7 +121,7 @@ static struct num chosen_total(const struct arithmetic *m, const struct routing 
 
 enum status value_router_weights(const struct arithmetic *m, const struct routing *r, const struct value *scores,
                                  bool normalise, struct value *out) {
-    TRY(value_make(m, out, 2, (const int64_t[]){r->tokens, r->choices}));
+    TRY(value_new(m, out, 2, (const int64_t[]){r->tokens, r->choices}));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(out); i < n; i++) {
         struct num score = score_of(r, scores, i / r->choices, i % r->choices);
         if (normalise)
@@ -145,7 +145,7 @@ static struct num normalised_gradient(const struct arithmetic *m, const struct r
 enum status value_router_d_scores(const struct arithmetic *m, const struct routing *r, const struct value *scores,
                                   const struct value *weight, const struct value *d_weight, bool normalise,
                                   struct value *out) {
-    TRY(value_make(m, out, 2, (const int64_t[]){r->tokens, r->experts}));
+    TRY(value_new(m, out, 2, (const int64_t[]){r->tokens, r->experts}));
     value_zero(out);
     for (int64_t i = 0, n = m->dry ? 0 : r->tokens * r->choices; i < n; i++)
         num_set(out, i / r->choices * r->experts + r->expert[i],

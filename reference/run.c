@@ -2,21 +2,21 @@
 #include "reference/bound.h"
 #include "reference/linear.h"
 #include "reference/optimizer.h"
-#include "reference/pass.h"
+#include "reference/walk.h"
 
 /* One micro-batch; its LOSS_SUM goes to `sum`. */
 static enum status run_micro(struct reference *r, int tenant, const struct micro_batch *micro, bool backward,
                              struct value *sum) {
-    struct pass pass;
+    struct walk walk;
     enum status status;
-    TRY(pass_make(&pass, r, micro, tenant, false));
-    TRY_DONE(pass_forward(&pass));
-    *sum = pass.root[ACT_NONE];
-    pass.root[ACT_NONE] = (struct value){0};
+    TRY(walk_make(&walk, r, micro, tenant, false));
+    TRY_DONE(walk_forward(&walk));
+    *sum = walk.root[ACT_NONE];
+    walk.root[ACT_NONE] = (struct value){0};
     if (backward)
-        TRY_DONE(pass_backward(&pass));
+        TRY_DONE(walk_backward(&walk));
 done:
-    pass_free(&pass);
+    walk_free(&walk);
     return status;
 }
 
@@ -161,13 +161,13 @@ enum status reference_answer_merged(struct reference *r, int tenant, const struc
 }
 
 enum status reference_answer_logits(struct reference *r, int tenant, int micro, struct value *out) {
-    struct pass pass;
+    struct walk walk;
     enum status status;
-    TRY(pass_make(&pass, r, &r->job->micro[micro], tenant, true));
-    TRY_DONE(pass_forward(&pass));
-    *out = pass.root[ACT_HEAD];
-    pass.root[ACT_HEAD] = (struct value){0};
+    TRY(walk_make(&walk, r, &r->job->micro[micro], tenant, true));
+    TRY_DONE(walk_forward(&walk));
+    *out = walk.root[ACT_HEAD];
+    walk.root[ACT_HEAD] = (struct value){0};
 done:
-    pass_free(&pass);
+    walk_free(&walk);
     return status;
 }

@@ -40,7 +40,7 @@ static enum status allocate(struct reference *r) {
 
 static enum status read_weight(struct reference *r, const struct param *param, struct value *out) {
     if (r->arithmetic.dry)
-        return value_make(&r->arithmetic, out, param->ndim, param->shape);
+        return value_new(&r->arithmetic, out, param->ndim, param->shape);
     struct tensor stored = {0};
     TRY(checkpoint_read(r->job->model, param, r->job->dtype, &stored));
     enum status status = value_from_tensor(&r->arithmetic, out, &stored);

@@ -45,7 +45,7 @@ static double *born_nan(int64_t elements) {
     return memory;
 }
 
-enum status value_make(const struct arithmetic *m, struct value *out, int ndim, const int64_t *shape) {
+enum status value_new(const struct arithmetic *m, struct value *out, int ndim, const int64_t *shape) {
     *out = (struct value){0};
     value_reshape(out, ndim, shape);
     if (m->dry)
@@ -60,7 +60,7 @@ enum status value_make(const struct arithmetic *m, struct value *out, int ndim, 
 }
 
 enum status value_like(const struct arithmetic *m, struct value *out, const struct value *model) {
-    return value_make(m, out, model->ndim, model->shape);
+    return value_new(m, out, model->ndim, model->shape);
 }
 
 enum status value_copy(const struct arithmetic *m, struct value *out, const struct value *from) {
@@ -75,7 +75,7 @@ enum status value_copy(const struct arithmetic *m, struct value *out, const stru
 }
 
 enum status value_scalar(const struct arithmetic *m, struct value *out, double x, double e) {
-    TRY(value_make(m, out, 0, NULL));
+    TRY(value_new(m, out, 0, NULL));
     if (out->x)
         out->x[0] = x;
     if (out->e)
@@ -94,7 +94,7 @@ void value_zero(struct value *value) {
 enum status value_from_tensor(const struct arithmetic *m, struct value *out, const struct tensor *tensor) {
     if (tensor->ndim > VALUE_MAX_DIMS)
         return status_fail(STATUS_INTERNAL, "the reference holds at most %d dims", VALUE_MAX_DIMS);
-    TRY(value_make(m, out, tensor->ndim, tensor->shape));
+    TRY(value_new(m, out, tensor->ndim, tensor->shape));
     if (m->dry)
         return STATUS_OK;
     bool whole = tensor->dtype == DTYPE_I64;

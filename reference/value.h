@@ -22,7 +22,7 @@ int64_t value_elements(const struct value *value);
 int64_t value_rows(const struct value *value);
 int64_t value_last(const struct value *value);
 /* x and e are born NaN: an element that nobody writes fails every check. The old content of `out` is not freed. */
-enum status value_make(const struct arithmetic *m, struct value *out, int ndim, const int64_t *shape);
+enum status value_new(const struct arithmetic *m, struct value *out, int ndim, const int64_t *shape);
 enum status value_like(const struct arithmetic *m, struct value *out, const struct value *model);
 enum status value_copy(const struct arithmetic *m, struct value *out, const struct value *from);
 enum status value_scalar(const struct arithmetic *m, struct value *out, double x, double e);

@@ -54,7 +54,7 @@ static enum status mpi_agree(struct comm *comm, const struct comm_group *group)
 /* ---- movement: every call posts all its receives, then all its sends, then waits */
 
 struct posting {
-    struct mpi *mpi = NULL;
+    struct mpi *mpi;
     int count;
 };
 

@@ -147,7 +147,7 @@ Test(grammar, world_stands_for_the_mesh_in_its_order) {
 }
 
 Test(grammar, a_text_that_does_not_fit_is_no_line) {
-    char text[12];
+    char text[17]; /* cut off, `b[ep*fsdp*dp] to` would be a line */
     struct line line;
     line_with_world(text, sizeof text, "b[world] token", &mesh);
     cr_assert_eq(line_parse(&line, text, &mesh, "t"), STATUS_INPUT);

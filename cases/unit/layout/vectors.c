@@ -150,6 +150,17 @@ Test(vectors, rows_chosen_by_hand) {
     shard_free(&shard);
 }
 
+Test(vectors, all_rows_in_another_order_are_not_the_whole) {
+    static const int whole[3][2] = {{1, 2}, {3, 4}, {5, 6}};
+    static const int want[6] = {3, 4, 5, 6, 1, 2};
+    int local[6];
+    struct shard shard;
+    cr_assert_eq(shard_of_rows(&shard, 2, (int64_t[]){3, 2}, (int64_t[]){1, 2, 0}, 3), STATUS_OK);
+    shard_cut(&shard, sizeof(int), whole, local);
+    cr_assert_arr_eq(local, want, sizeof local);
+    shard_free(&shard);
+}
+
 Test(vectors, a_line_without_sizes_has_no_pieces) {
     struct line line;
     struct shard shard;

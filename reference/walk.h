@@ -1,6 +1,6 @@
-/* One micro-batch through the model under one tenant (or none): what it gathers and what it keeps for backward. */
-#ifndef REFERENCE_PASS_H
-#define REFERENCE_PASS_H
+/* A walk: one micro-batch through the model and back under one tenant (or none), with what it gathers and keeps. */
+#ifndef REFERENCE_WALK_H
+#define REFERENCE_WALK_H
 
 #include "reference/router.h"
 #include "reference/state.h"
@@ -10,7 +10,7 @@ struct gathered { /* copies of a parameter for the time that its unit is gathere
     struct value merged; /* W + D where the tenant adapts the parameter */
 };
 
-struct pass {
+struct walk {
     struct reference *reference;
     struct arithmetic arithmetic;
     bool quiet; /* an answer: nothing is emitted */
@@ -25,25 +25,25 @@ struct pass {
     struct value whole;          /* G, gradient of one effective weight */
 };
 
-enum status pass_make(struct pass *out, struct reference *reference, const struct micro_batch *micro, int tenant,
+enum status walk_make(struct walk *out, struct reference *reference, const struct micro_batch *micro, int tenant,
                       bool quiet);
-void pass_free(struct pass *pass); /* accepts {0} */
+void walk_free(struct walk *walk); /* accepts {0} */
 
 /* Up to LOSS_SUM, which stands in root[ACT_NONE] afterwards. */
-enum status pass_forward(struct pass *pass);
+enum status walk_forward(struct walk *walk);
 /* Right after forward; adds to reference->running. */
-enum status pass_backward(struct pass *pass);
+enum status walk_backward(struct walk *walk);
 
-struct value *pass_layer(const struct pass *pass, int layer); /* its [ACT_COUNT] */
-enum status pass_emit(struct pass *pass, enum phase phase, int layer, enum activation activation, struct value *value);
-enum status pass_emit_parameter(struct pass *pass, enum phase phase, const struct param *param, enum part part,
+struct value *walk_layer(const struct walk *walk, int layer); /* its [ACT_COUNT] */
+enum status walk_emit(struct walk *walk, enum phase phase, int layer, enum activation activation, struct value *value);
+enum status walk_emit_parameter(struct walk *walk, enum phase phase, const struct param *param, enum part part,
                                 struct value *value);
-const struct param *pass_param(const struct pass *pass, enum param_kind kind, int layer); /* NULL: the model has none */
-const struct adapter_target *pass_target(const struct pass *pass, const struct param *param);
+const struct param *walk_param(const struct walk *walk, enum param_kind kind, int layer); /* NULL: the model has none */
+const struct adapter_target *walk_target(const struct walk *walk, const struct param *param);
 /* Copies and emits a unit's parameters, then its deltas: phase GATHER (delta and merged) or REGATHER (remerged). */
-enum status pass_gather(struct pass *pass, int unit, enum phase phase);
-void pass_release(struct pass *pass, int unit);
+enum status walk_gather(struct walk *walk, int unit, enum phase phase);
+void walk_release(struct walk *walk, int unit);
 /* What a linear map multiplies by: the merged weight where there is one. NULL for a parameter that the model lacks. */
-const struct value *pass_weight(const struct pass *pass, enum param_kind kind, int layer);
+const struct value *walk_weight(const struct walk *walk, enum param_kind kind, int layer);
 
 #endif

@@ -1,0 +1,44 @@
+/* Jobs made by hand for tests of the reference, and hooks that watch one run. */
+#ifndef CASES_REFERENCE_STUDY_H
+#define CASES_REFERENCE_STUDY_H
+
+#include "reference/reference.h"
+
+#define STUDY_ACTIONS 8
+#define STUDY_RANK 7 /* max_rank: above every fixture adapter's rank */
+
+struct study {
+    struct job job;
+    struct tenant tenant[2];
+    struct action action[STUDY_ACTIONS];
+};
+
+/* A golden fixture with one of its tenants, two slots, no actions yet. */
+void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype);
+/* The same with an adapter made here on all modules whose names end so (NULL-terminated). */
+void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype);
+void study_close(struct study *study);
+
+void study_acquire(struct study *study, int tenant);
+void study_train(struct study *study, int tenant, int micros, const int *micro);
+void study_evaluate(struct study *study, int tenant, bool disabled, int micro);
+void study_export(struct study *study, int tenant);
+/* acquire, then train micro 0, 1, 2 in turn. */
+void study_three_steps(struct study *study);
+
+typedef enum status study_hook(void *context, const struct point *point, struct value *value);
+/* Runs; fails the test if the reference does. */
+void study_run(const struct study *study, struct reference_options options, study_hook *hook, void *context);
+
+int64_t elements_of(const struct value *value);
+/* The value of a point by name, kept from a run (x only); the first with that name. */
+struct kept {
+    int count, room;
+    char (*name)[POINT_NAME_MAX];
+    struct value *value;
+};
+enum status kept_hook(void *context, const struct point *point, struct value *value); /* context: struct kept */
+const struct value *kept_find(const struct kept *kept, const char *name);             /* fails the test if absent */
+void kept_free(struct kept *kept);
+
+#endif

@@ -1,0 +1,40 @@
+/* The table of planted faults: each sets one field wrong, and is found by its name. */
+#include "sharded/rules.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+static int fields_changed(const struct rules *a, const struct rules *b) {
+    int changed = strcmp(a->import_b, b->import_b) != 0;
+    changed += strcmp(a->export_b, b->export_b) != 0;
+    changed += a->ep_shift != b->ep_shift;
+    changed += a->expert_divisor_world != b->expert_divisor_world;
+    changed += a->loss_mean_of_means != b->loss_mean_of_means;
+    changed += a->skip.operation != b->skip.operation;
+    return changed;
+}
+
+Test(rules, each_fault_changes_one_field) {
+    int count = 0;
+    for (const struct rule_fault *fault = rule_faults; fault->name; fault++, count++) {
+        struct rules rules = rules_right;
+        fault->plant(&rules);
+        cr_expect_eq(fields_changed(&rules, &rules_right), 1, "%s", fault->name);
+        cr_expect_eq(rule_fault_named(fault->name), fault, "%s", fault->name);
+        cr_expect(strlen(fault->about) > 20, "%s", fault->name);
+    }
+    cr_assert_eq(count, 6);
+    cr_assert_null(rule_fault_named("no_such_fault"));
+}
+
+Test(rules, values_of_the_faults) {
+    struct rules rules = rules_right;
+    cr_assert_str_eq(rules.import_b, "out (rank expert[ep])");
+    rule_fault_named("export_b_plain_concat")->plant(&rules);
+    cr_assert_str_eq(rules.export_b, "out (rank expert)[ep]");
+    rule_fault_named("import_b_expert_major")->plant(&rules);
+    cr_assert_str_eq(rules.import_b, "out (expert[ep] rank)");
+    rule_fault_named("reduce_scatter_left_out")->plant(&rules);
+    cr_assert_eq(rules.skip.rank, 1);
+    cr_assert_eq(rules.skip.nth, 0);
+}
