@@ -31,18 +31,19 @@ LINK = $(BUILD)/libharness.a $(BUILD)/libreports.a $(BUILD)/libsharded.a $(BUILD
 all: $(BUILD)/shardproof
 
 $(BUILD)/shardproof: $(BUILD)/obj/harness/main.o $(LIBRARIES)
-	$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
+	@$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
 
 define part_rule
 $(BUILD)/lib$(1).a: $(call objects,$(1)) $(if $(filter sharded,$(1)),$(KERNEL_OBJECTS))
 	@rm -f $$@
-	ar rcs $$@ $$^
+	@ar rcs $$@ $$^
 endef
 $(foreach part,$(PARTS),$(eval $(call part_rule,$(part))))
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
-	$(CC) $(CFLAGS) -c -o $@ $<
+	@echo "  CC $<"
+	@$(CC) $(CFLAGS) -c -o $@ $<
 
 # MPI headers only where the engine is
 $(BUILD)/obj/sharded/comm_mpi.o: CFLAGS += $(MPI_CFLAGS) -Wno-conversion
@@ -50,7 +51,8 @@ $(BUILD)/obj/sharded/comm_mpi.o: CFLAGS += $(MPI_CFLAGS) -Wno-conversion
 define isa_rule
 $(BUILD)/obj/sharded/ops_kernels_$(1).o: sharded/ops_kernels.c
 	@mkdir -p $$(dir $$@)
-	$$(CC) $$(filter-out -O2,$$(CFLAGS)) $$(if $$(filter -O0,$$(OPT)),,-O3) $$(ISA_$(1)) -DISA=$(1) -c -o $$@ $$<
+	@echo "  CC $$< ($(1))"
+	@$$(CC) $$(filter-out -O2,$$(CFLAGS)) $$(if $$(filter -O0,$$(OPT)),,-O3) $$(ISA_$(1)) -DISA=$(1) -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 
@@ -59,7 +61,7 @@ UNITS = $(notdir $(wildcard cases/unit/*))
 define unit_rule
 $(BUILD)/test/$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard cases/unit/$(1)/*.c)) $(LIBRARIES)
 	@mkdir -p $$(dir $$@)
-	$(CC) $(LDFLAGS) -no-pie -o $$@ $$(filter %.o,$$^) $(LINK) -lcriterion -lmpfr -lgmp $(LIBS)
+	@$(CC) $(LDFLAGS) -no-pie -o $$@ $$(filter %.o,$$^) $(LINK) -lcriterion -lmpfr -lgmp $(LIBS)
 endef
 $(foreach unit,$(UNITS),$(eval $(call unit_rule,$(unit))))
 
@@ -68,10 +70,10 @@ PROGRAMS = $(patsubst cases/programs/%.c,%,$(wildcard cases/programs/*.c))
 BENCHES = $(patsubst cases/bench/%.c,%,$(wildcard cases/bench/*.c))
 $(BUILD)/test/%: $(BUILD)/obj/cases/programs/%.o $(LIBRARIES)
 	@mkdir -p $(dir $@)
-	$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
+	@$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
 $(BUILD)/bench/%: $(BUILD)/obj/cases/bench/%.o $(LIBRARIES)
 	@mkdir -p $(dir $@)
-	$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
+	@$(CC) $(LDFLAGS) -o $@ $< $(LINK) $(LIBS)
 
 .PHONY: tests
 tests: $(BUILD)/shardproof $(UNITS:%=$(BUILD)/test/%) $(PROGRAMS:%=$(BUILD)/test/%)

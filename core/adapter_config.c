@@ -171,8 +171,6 @@ static enum status read_settings(struct adapter_settings *out, const struct yaml
 static enum status open_config(struct adapter_config *out, const char *path) {
     size_t length;
     TRY(file_read(path, &out->text, &length));
-    if (strlen(out->text) != length)
-        return status_fail(STATUS_INPUT, "%s: holds a NUL byte, expected JSON", path);
     TRY(yaml_parse(&out->yaml, path, out->text, length));
     return read_settings(&out->settings, &out->yaml);
 }

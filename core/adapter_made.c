@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RANK ((int64_t)1 << 31)
+#define MAX_RANK 65536 /* no adapter comes near, and its factors would dwarf any model */
 #define MAX_ELEMENTS ((int64_t)1 << 48)
 #define F32_BITS 24 /* of the significand: index-coded data needs elements + 1 <= 2^24 */
 
@@ -113,13 +113,12 @@ static enum status make_factor(struct tensor *out, const struct adapter_spec *sp
     if (__builtin_mul_overflow(rows, columns, &elements) || elements > MAX_ELEMENTS)
         return status_fail(STATUS_INPUT, "%s: '%s' of %" PRId64 " x %" PRId64 " elements, expected at most 2^48", where,
                            key, rows, columns);
-    TRY(tensor_make(out, DTYPE_F32, 2, (const int64_t[]){rows, columns}));
     if (scale != 0 && spec->data == DATA_INDEX && elements + 1 > (int64_t)1 << F32_BITS)
         return status_fail(STATUS_INPUT,
-                           "%s: index data for the %" PRId64
-                           " elements of '%s' is not exact in float32, expected at most "
-                           "2^%d - 1",
-                           where, elements, key, F32_BITS);
+                           "%s: index data for '%s' is not exact in float32: %" PRId64
+                           " elements, expected less than 2^%d",
+                           where, key, elements, F32_BITS);
+    TRY(tensor_make(out, DTYPE_F32, 2, (const int64_t[]){rows, columns}));
     uint64_t stream = random_stream(key);
     for (int64_t i = 0; i < elements; i++) {
         double value = 0;
@@ -141,7 +140,7 @@ static enum status make_target(struct adapter_target *target, const struct adapt
 static enum status make_adapter(struct adapter *out, const struct adapter_spec *spec, const struct inventory *inventory,
                                 const char *where) {
     if (spec->rank < 1 || spec->rank > MAX_RANK)
-        return status_fail(STATUS_INPUT, "%s: rank %" PRId64 ", expected 1 or more", where, spec->rank);
+        return status_fail(STATUS_INPUT, "%s: rank %" PRId64 ", expected 1 to %d", where, spec->rank, MAX_RANK);
     if (!isfinite(spec->alpha))
         return status_fail(STATUS_INPUT, "%s: alpha %g, expected a finite number", where, spec->alpha);
     TRY(match_spec(out, spec, inventory, where));

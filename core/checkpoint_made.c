@@ -10,9 +10,8 @@ static enum status check_exact(const struct param *param, int64_t elements, enum
     int bits = dtype == DTYPE_F64 ? 53 : dtype == DTYPE_F32 ? 24 : 8;
     if (elements + 1 > (int64_t)1 << bits)
         return status_fail(STATUS_INPUT,
-                           "%s: index data for the %" PRId64
-                           " elements of '%s' is not exact in %s, expected at most 2^%d - 1",
-                           where, elements, param->name, dtype_word(dtype), bits);
+                           "%s: index data for '%s' is not exact in %s: %" PRId64 " elements, expected less than 2^%d",
+                           where, param->name, dtype_word(dtype), elements, bits);
     return STATUS_OK;
 }
 

@@ -34,7 +34,7 @@ struct safetensors {
 
 /* STATUS_INPUT with `PATH: what, what was expected`; STATUS_IO if it cannot be opened (also `PATH: ...`). */
 enum status safetensors_open(struct safetensors *out, const char *path);
-void safetensors_close(struct safetensors *file); /* accepts {0} */
+void safetensors_close(struct safetensors *file);                                                   /* accepts {0} */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name); /* NULL if absent */
 const char *safetensors_metadata(const struct safetensors *file, const char *key);                  /* NULL if absent */
 

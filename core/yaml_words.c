@@ -15,7 +15,7 @@ static int least(int a, int b) {
 /* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours each count 1.
  * Both words are shorter than WORD_SIZE. rows[0] is the present row, [1] the one before, [2] before that. */
 static int distance(const char *a, const char *b) {
-    int rows[3][WORD_SIZE];
+    int rows[3][WORD_SIZE] = {{0}};
     int width = (int)strlen(b);
     for (int j = 0; j <= width; j++)
         rows[0][j] = j;

@@ -19,12 +19,13 @@ static enum status check_entry(const struct golden *golden, const struct safeten
     int64_t shape[3] = {0};
     char got[128], want[128];
     if (strlen(entry->name) != entry->name_length || !golden_name_parse(&name, entry->name, job, golden->tenant))
-        return status_fail(STATUS_INPUT,
-                           "%s: tensor '%s' is not a golden name, expected delta/PARAMETER, merged/PARAMETER, "
-                           "base_forward/micro.M/logits, peft_forward/micro.M/logits, or step.S/ with "
-                           "micro.M/(logits, token_loss, hidden.L, router.L/...), loss, grad_norm, grad/KEY, param/KEY, "
-                           "optim/STATE/KEY of tenant %s",
-                           path, entry->name, job->tenant[golden->tenant].name);
+        return status_fail(
+            STATUS_INPUT,
+            "%s: tensor '%s' is not a golden name, expected delta/PARAMETER, merged/PARAMETER, "
+            "base_forward/micro.M/logits, peft_forward/micro.M/logits, or step.S/ with "
+            "micro.M/(logits, token_loss, hidden.L, router.L/...), loss, grad_norm, grad/KEY, param/KEY, "
+            "optim/STATE/KEY of tenant %s",
+            path, entry->name, job->tenant[golden->tenant].name);
     enum dtype dtype = golden_name_whole(&name) ? DTYPE_I64 : DTYPE_F64;
     if (entry->ndim != entry->tensor.ndim || entry->tensor.dtype != dtype)
         return status_fail(STATUS_INPUT, "%s: tensor '%s' is %s, expected %s", path, entry->name,
@@ -43,8 +44,7 @@ enum status golden_open(struct golden *out, const char *path, int tenant, const 
     TRY(safetensors_open(&out->file, path));
     out->done = calloc((size_t)out->file.count + 1, sizeof *out->done);
     TRY_DONE(out->done ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
-    TRY_DONE(out->file.count ? STATUS_OK
-                             : status_fail(STATUS_INPUT, "%s: no tensors, expected golden answers", path));
+    TRY_DONE(out->file.count ? STATUS_OK : status_fail(STATUS_INPUT, "%s: no tensors, expected golden answers", path));
     for (int i = 0; i < out->file.count; i++)
         TRY_DONE(check_entry(out, &out->file.entries[i], job));
 done:
@@ -62,8 +62,8 @@ void golden_close(struct golden *golden) {
 /* ---- errors */
 
 /* The golden answers and the reference are two double computations of the same formulas: they differ by rounding alone,
- * some 1e3 operations deep, 2^-53 each, amplified by the conditions of norms and softmaxes: 1e-10. An update hands that on
- * through lr and momentum to everything after it: ten times that (the promise of INTERFACES.md section 1, DESIGN.md
+ * some 1e3 operations deep, 2^-53 each, amplified by the conditions of norms and softmaxes: 1e-10. An update hands that
+ * on through lr and momentum to everything after it: ten times that (the promise of INTERFACES.md section 1, DESIGN.md
  * section 5). */
 double golden_bound(int own_step) {
     return own_step > 0 ? 1e-9 : 1e-10;
@@ -120,9 +120,19 @@ static enum status golden_finding(const struct check *check, const struct golden
     if (finding->present)
         return report_strings_add(&check->report->consequences, entry->name);
     golden_name_parse(&name, entry->name, check->job, golden->tenant);
-    *finding = (struct report_finding){.present = true, .kind = FINDING_GOLDEN, .step = name.step, .micro = name.micro,
-                                       .slot = -1, .rank = -1, .expert = -1, .numbers = true, .dims = entry->ndim,
-                                       .want = want[at], .got = got[at], .error = error, .bar = bound};
+    *finding = (struct report_finding){.present = true,
+                                       .kind = FINDING_GOLDEN,
+                                       .step = name.step,
+                                       .micro = name.micro,
+                                       .slot = -1,
+                                       .rank = -1,
+                                       .expert = -1,
+                                       .numbers = true,
+                                       .dims = entry->ndim,
+                                       .want = want[at],
+                                       .got = got[at],
+                                       .error = error,
+                                       .bar = bound};
     unravel(entry->ndim, entry->tensor.shape, at, finding->index);
     say(text, sizeof text, "%s: the reference differs from the golden answer %s", golden->file.path, entry->name);
     if (entry->ndim > 0)

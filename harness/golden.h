@@ -1,5 +1,5 @@
-/* Golden answers: what real PyTorch + PEFT computed, and the free-running reference held against it, every tensor of every
- * file compared exactly once or listed as unreached. */
+/* Golden answers: what real PyTorch + PEFT computed, and the free-running reference held against it, every tensor of
+ * every file compared exactly once or listed as unreached. */
 #ifndef HARNESS_GOLDEN_H
 #define HARNESS_GOLDEN_H
 
@@ -15,12 +15,13 @@ struct golden {
     bool *done; /* [file.count] */
 };
 
-/* Opens and checks: a tensor that is not a golden name (INTERFACES.md section 1) is STATUS_INPUT with file and tensor. */
+/* Opens and checks: a tensor that is not a golden name (INTERFACES.md section 1) is STATUS_INPUT with file and tensor.
+ */
 enum status golden_open(struct golden *out, const char *path, int tenant, const struct job *job);
 void golden_close(struct golden *golden);
 
-/* |got-want| / max(|want|, 1e-3 max|want|), or |got-want| where the tensor is zero; 1e-10 before a tenant's first update
- * has acted on the answer, 1e-9 after. */
+/* |got-want| / max(|want|, 1e-3 max|want|), or |got-want| where the tensor is zero; 1e-10 before a tenant's first
+ * update has acted on the answer, 1e-9 after. */
 double golden_bound(int own_step);
 /* The largest error of a tensor and where; NaN anywhere gives infinity. */
 double golden_error(int64_t n, const double *got, const double *want, int64_t *at);
@@ -32,7 +33,8 @@ void answers_free(struct answers *answers);
 const struct value *answers_find(const struct answers *answers, const char *trace_name);
 
 /* Runs the reference free over the whole script and compares every golden tensor it reaches; a mismatch becomes
- * one->finding (kind golden) if none stands there. Fills one->golden*. `answers` may be NULL; else the caller frees it. */
+ * one->finding (kind golden) if none stands there. Fills one->golden*. `answers` may be NULL; else the caller frees it.
+ */
 enum status golden_check(const struct job *job, struct golden *golden, int goldens, struct report_case *one,
                          struct answers **answers);
 

@@ -6,9 +6,9 @@
 bool answer_wanted(const struct point *point) {
     switch (point->phase) {
     case PHASE_FORWARD:
-        return point->activation == ACT_HEAD || point->activation == ACT_TOKEN_LOSS ||
-               point->activation == ACT_LAYER || point->activation == ACT_ROUTER_LOGITS ||
-               point->activation == ACT_TOPK_INDEX || point->activation == ACT_TOPK_WEIGHT;
+        return point->activation == ACT_HEAD || point->activation == ACT_TOKEN_LOSS || point->activation == ACT_LAYER ||
+               point->activation == ACT_ROUTER_LOGITS || point->activation == ACT_TOPK_INDEX ||
+               point->activation == ACT_TOPK_WEIGHT;
     case PHASE_GRAD:
         return point->micro < 0;
     case PHASE_DELTA:

@@ -5,13 +5,13 @@
 #include "core/job.h"
 
 enum golden_kind {
-    GOLDEN_DELTA,        /* delta/<base parameter> */
-    GOLDEN_MERGED,       /* merged/<base parameter> */
-    GOLDEN_BASE_FORWARD, /* base_forward/micro.M/logits */
-    GOLDEN_PEFT_FORWARD, /* peft_forward/micro.M/logits */
-    GOLDEN_LOGITS,       /* step.S/micro.M/logits */
-    GOLDEN_TOKEN_LOSS,   /* step.S/micro.M/token_loss */
-    GOLDEN_HIDDEN,       /* step.S/micro.M/hidden.L */
+    GOLDEN_DELTA,         /* delta/<base parameter> */
+    GOLDEN_MERGED,        /* merged/<base parameter> */
+    GOLDEN_BASE_FORWARD,  /* base_forward/micro.M/logits */
+    GOLDEN_PEFT_FORWARD,  /* peft_forward/micro.M/logits */
+    GOLDEN_LOGITS,        /* step.S/micro.M/logits */
+    GOLDEN_TOKEN_LOSS,    /* step.S/micro.M/token_loss */
+    GOLDEN_HIDDEN,        /* step.S/micro.M/hidden.L */
     GOLDEN_ROUTER_LOGITS, /* step.S/micro.M/router.L/logits */
     GOLDEN_TOPK_INDEX,
     GOLDEN_TOPK_WEIGHT,

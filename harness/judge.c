@@ -186,9 +186,8 @@ enum status judge_close(struct judge *judge, const struct trace *trace) {
         for (int i = 0; i < trace->rank[rank].count; i++)
             if (rank >= judge->world || !name_set_has(&judge->names, trace->rank[rank].record[i].name))
                 TRY(report_extra(judge, trace, trace->rank[rank].record[i].name));
-    bool all = report->compared_records == report->owed_records &&
-               report->compared_elements == report->owed_elements && report->owed_records > 0 &&
-               report->owed_elements > 0;
+    bool all = report->compared_records == report->owed_records && report->compared_elements == report->owed_elements &&
+               report->owed_records > 0 && report->owed_elements > 0;
     if (!all && judge_first(judge))
         TRY(report_uncompared(judge));
     report->verdict = all && !report->finding.present ? VERDICT_PASS : VERDICT_FAIL;

@@ -1,10 +1,11 @@
 /* The judge: does every rank hold what one device would?
  *
- * Tiers, in this order; the first failure in data-flow order of the first failing tier is the finding, everything else that
- * fails in any tier is a consequence:
+ * Tiers, in this order; the first failure in data-flow order of the first failing tier is the finding, everything else
+ * that fails in any tier is a consequence:
  *   1. golden   reference against PyTorch + PEFT (golden.h)
- *   2. relay    the reference runs once from the subject's own records: shapes, dtype, missing, not finite, replicas bit-equal,
- *               values within the bar of one operation; router choices a top-k of the recorded scores; movement 0 ulp
+ *   2. relay    the reference runs once from the subject's own records: shapes, dtype, missing, not finite, replicas
+ *               bit-equal, values within the bar of one operation; router choices a top-k of the recorded scores;
+ *               movement 0 ulp
  *   3. twin     world N against world 1 of the same program, bit for bit, where point_is_split_invariant
  *   4. answers  the subject against the free-running reference at the golden bounds (cases with golden files)
  * Extra records fail too. Owed is counted in a dry run of the reference before any record is read. */
@@ -28,7 +29,8 @@ enum status judge_relay(struct judge *judge, const struct trace *trace);
 enum status judge_twin(struct judge *judge, const struct trace *trace);
 /* Tier 4. */
 enum status judge_answers(struct judge *judge, const struct trace *trace, const struct answers *answers);
-/* Records nobody owed; finding and consequences into the report; verdict PASS or FAIL (also FAIL if compared != owed or 0). */
+/* Records nobody owed; finding and consequences into the report; verdict PASS or FAIL (also FAIL if compared != owed or
+ * 0). */
 enum status judge_close(struct judge *judge, const struct trace *trace);
 
 /* Layout line of a trace point under this case (text in the layout language), for dumps and messages. */
@@ -38,8 +40,8 @@ enum status judge_line(struct judge *judge, const struct point *point, char *out
 void judge_keep(struct judge *judge, bool keep);
 enum status judge_write_reference(struct judge *judge, const char *path);
 
-/* The dump's metadata: one JSON object, trace name -> layout line, in data-flow order (after judge_owed; the caller frees it);
- * and a mesh as JSON. */
+/* The dump's metadata: one JSON object, trace name -> layout line, in data-flow order (after judge_owed; the caller
+ * frees it); and a mesh as JSON. */
 enum status judge_layout_json(struct judge *judge, char **out);
 char *judge_mesh_json(char *out, size_t size, const struct mesh *mesh);
 

@@ -22,10 +22,11 @@ enum compare_rule {
 /* judge->x against value->x (bars value->e times `factor`): not finite, replicas, values. *right, and *finite. Elements
  * compared are counted in the report. */
 enum status records_compare(struct judge *judge, const struct owed_point *owed, const struct place *place,
-                            const struct value *value, enum compare_rule rule, double factor, bool *finite, bool *right);
+                            const struct value *value, enum compare_rule rule, double factor, bool *finite,
+                            bool *right);
 
-/* The ranks whose own pieces hold a global element that `wrong` says of, ascending into judge->rank_scratch; returns how
- * many, and the first rank's first such element. */
+/* The ranks whose own pieces hold a global element that `wrong` says of, ascending into judge->rank_scratch; returns
+ * how many, and the first rank's first such element. */
 typedef bool (*wrong_element)(const void *context, int64_t global, double got);
 enum status ranks_wrong(struct judge *judge, const struct place *place, wrong_element wrong, const void *context,
                         int *ranks, int64_t *at);

@@ -229,8 +229,8 @@ enum status finding_fill(struct report_finding *out, const struct judge *judge, 
     enum status status = STATUS_OK;
     char text[4096];
     int64_t index[LINE_MAX_DIMS] = {0};
-    *out = (struct report_finding){.present = true, .kind = failure->kind, .step = -1, .micro = -1, .slot = -1,
-                                   .expert = -1};
+    *out = (struct report_finding){
+        .present = true, .kind = failure->kind, .step = -1, .micro = -1, .slot = -1, .expert = -1};
     TRY(fill_point(out, judge->job, failure));
     TRY(fill_ranks(out, failure));
     TRY(fill_coordinates(out, failure, index));

@@ -7,8 +7,8 @@
 /* Fills report->finding. Its strings belong to the report. */
 enum status finding_fill(struct report_finding *out, const struct judge *judge, const struct failure *failure);
 
-/* "expert 3, half 1, inter 5, hidden 2" for a global index; an exchanged row by its expert, token and choice. `expert`: the
- * coordinate of the axis so named, or of the row; -1 if there is none. Returns `out`. */
+/* "expert 3, half 1, inter 5, hidden 2" for a global index; an exchanged row by its expert, token and choice. `expert`:
+ * the coordinate of the axis so named, or of the row; -1 if there is none. Returns `out`. */
 char *coordinates(char *out, size_t size, const struct place *place, const int64_t *index, int64_t *expert);
 /* Row-major offset -> index per dim. */
 void unravel(int ndim, const int64_t *shape, int64_t offset, int64_t *index);

@@ -62,7 +62,7 @@ enum status judge_next(struct judge *judge, const struct point *point, struct ow
 /* Who acts in step S: the action (train or evaluate), NULL after the last; and the tenant that acts, -1: none. */
 const struct action *step_action(const struct job *job, int step);
 int step_tenant(const struct job *job, int step);
-int64_t step_updates(const struct job *job, int step, int tenant); /* a tenant's train steps before S */
+int64_t step_updates(const struct job *job, int step, int tenant);           /* a tenant's train steps before S */
 const struct micro_batch *micro_numbered(const struct job *job, int number); /* NULL if there is none */
 /* The type in which the subject owes a record. */
 enum dtype owed_dtype(const struct job *job, const struct point *point);
@@ -80,10 +80,10 @@ struct failure {
     int64_t at;      /* row-major global offset */
     bool numbers;
     double want, got, error, bar;
-    int64_t expert; /* where the axes do not say it; -1 */
+    int64_t expert;                         /* where the axes do not say it; -1 */
     const double *window_want, *window_got; /* whole tensors, or NULL */
-    int64_t differ; /* elements, 0: not counted */
-    const char *what; /* the sentence's heart: "is wrong", "differs from the same program at world 1" */
+    int64_t differ;                         /* elements, 0: not counted */
+    const char *what;   /* the sentence's heart: "is wrong", "differs from the same program at world 1" */
     const char *detail; /* one more sentence, or NULL */
 };
 #define FAILURE_NONE ((struct failure){.expert = -1})

@@ -70,11 +70,8 @@ enum status judge_write_reference(struct judge *judge, const char *path) {
     TRY_DONE(judge_layout_json(judge, &layout));
     snprintf(world, sizeof world, "%d", judge->world);
     judge_mesh_json(mesh, sizeof mesh, judge->places.mesh);
-    struct safetensors_pair metadata[] = {{"schema", "shardproof.trace/1"},
-                                          {"mode", "relay"},
-                                          {"world", world},
-                                          {"mesh", mesh},
-                                          {"layout", layout}};
+    struct safetensors_pair metadata[] = {
+        {"schema", "shardproof.trace/1"}, {"mode", "relay"}, {"world", world}, {"mesh", mesh}, {"layout", layout}};
     TRY_DONE(safetensors_write(path, item, count, metadata, 5));
 done:
     for (int i = 0; i < count; i++)

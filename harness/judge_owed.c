@@ -1,5 +1,5 @@
-/* What is owed: counted from the names and whole shapes that the reference announces in a dry run, before any record of the
- * subject is seen. */
+/* What is owed: counted from the names and whole shapes that the reference announces in a dry run, before any record of
+ * the subject is seen. */
 #include "harness/judge_inner.h"
 
 #include <stdlib.h>

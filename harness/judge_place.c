@@ -6,8 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum form { FORM_STORED, FORM_GATHERED, FORM_OWED, FORMS };
-enum { TENSOR_WEIGHT, TENSOR_A, TENSOR_B, TENSORS };
+enum form {
+    FORM_STORED,
+    FORM_GATHERED,
+    FORM_OWED,
+    FORMS
+};
+enum {
+    TENSOR_WEIGHT,
+    TENSOR_A,
+    TENSOR_B,
+    TENSORS
+};
 
 static const struct inventory *inventory_of(const struct places *places) {
     return checkpoint_inventory(places->job->model);
@@ -276,7 +286,8 @@ static enum status other_line(struct place *out, const struct places *places, co
     return place_finish(out, places, ndim, shape);
 }
 
-/* What tells two points without activation apart that may have one shape: the export's key in its own adapter, else the phase. */
+/* What tells two points without activation apart that may have one shape: the export's key in its own adapter, else the
+ * phase. */
 static const char *other_key(const struct places *places, const struct point *point) {
     if (point->activation != ACT_NONE)
         return NULL;

@@ -1,5 +1,5 @@
-/* Where the pieces of a storage point lie: its layout line under this case, every rank's piece, who holds the same piece
- * and which pieces add up. All of it follows from the line; nothing here knows a shape of its own. */
+/* Where the pieces of a storage point lie: its layout line under this case, every rank's piece, who holds the same
+ * piece and which pieces add up. All of it follows from the line; nothing here knows a shape of its own. */
 #ifndef HARNESS_JUDGE_PLACE_H
 #define HARNESS_JUDGE_PLACE_H
 
@@ -18,13 +18,13 @@ struct place {
     int64_t shape[LINE_MAX_DIMS]; /* whole */
     int64_t elements;
     int world;
-    int *first;          /* [world] the lowest rank that holds the same piece; several: replicas */
-    struct shard *shard; /* [world] only where first[rank] == rank; see place_shard */
-    int *turn;           /* [world] position in the group whose pieces add up (`+[...]`) */
-    int turns;           /* pieces of a sum: 1 unless the line owes one */
-    unsigned owed;       /* mesh axes of the sum */
-    int64_t held;        /* elements over all ranks */
-    const struct route *route; /* exchanged rows: what each row is; else NULL */
+    int *first;                 /* [world] the lowest rank that holds the same piece; several: replicas */
+    struct shard *shard;        /* [world] only where first[rank] == rank; see place_shard */
+    int *turn;                  /* [world] position in the group whose pieces add up (`+[...]`) */
+    int turns;                  /* pieces of a sum: 1 unless the line owes one */
+    unsigned owed;              /* mesh axes of the sum */
+    int64_t held;               /* elements over all ranks */
+    const struct route *route;  /* exchanged rows: what each row is; else NULL */
     enum activation activation; /* activation, key, batch and shape: the cache's key */
     const char *key;
     int64_t batch; /* sequences of the micro-batch */

@@ -95,8 +95,9 @@ static enum status report_routing(struct judge *judge, const struct owed_point *
         failure.got = first->got;
         failure.error = better - mine;
         failure.expert = (int64_t)first->got;
-        snprintf(detail + used, sizeof detail - (size_t)used, ": recorded scores %.17g of expert %.0f, %.17g of expert %.0f.",
-                 mine, first->got, better, first->want);
+        snprintf(detail + used, sizeof detail - (size_t)used,
+                 ": recorded scores %.17g of expert %.0f, %.17g of expert %.0f.", mine, first->got, better,
+                 first->want);
     } else {
         snprintf(detail + used, sizeof detail - (size_t)used, ".");
     }
@@ -183,7 +184,8 @@ static enum status relay_exchanged(struct judge *judge, const struct owed_point 
     return status;
 }
 
-/* What later points need: scores for the choices, choices for the exchanged rows; as the reference goes on from them. */
+/* What later points need: scores for the choices, choices for the exchanged rows; as the reference goes on from them.
+ */
 static enum status remember(struct judge *judge, const struct owed_point *owed, const struct value *value) {
     const struct point *point = &owed->point;
     if (point->phase != PHASE_FORWARD)

@@ -160,13 +160,16 @@ bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64
         *tie = *tie || here == after;
     }
     double last = k ? scores[(int64_t)choice[k - 1]] : INFINITY;
-    int64_t best = -1;
-    for (int64_t e = 0; e < experts; e++)
-        if (!chosen(choice, k, e) && (best < 0 || !(scores[e] <= scores[best])))
+    int64_t best = -1; /* the highest that should have been chosen instead */
+    for (int64_t e = 0; e < experts; e++) {
+        if (chosen(choice, k, e))
+            continue;
+        *tie = *tie || scores[e] == last;
+        if (!(last >= scores[e]) && (best < 0 || scores[e] > scores[best]))
             best = e;
-    if (best >= 0 && !(last >= scores[best]))
+    }
+    if (best >= 0)
         return blame(out, "was chosen although an expert of higher score was not", k - 1, (double)best, choice[k - 1]);
-    *tie = *tie || (best >= 0 && last == scores[best]);
     return true;
 }
 

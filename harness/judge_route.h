@@ -6,23 +6,23 @@
 
 struct place;
 
-/* One layer's routing of one micro-batch. The whole form of an exchanged tensor is one row per (token, choice), ascending
- * by (expert, global token). Rank (p, f) holds the rows of its experts from the tokens of column f. */
+/* One layer's routing of one micro-batch. The whole form of an exchanged tensor is one row per (token, choice),
+ * ascending by (expert, global token). Rank (p, f) holds the rows of its experts from the tokens of column f. */
 struct route {
     int64_t tokens, choices, experts;
     double *scores; /* [tokens, experts] as recorded; kept from the point before the choices */
     bool made;      /* the rest is there */
     int64_t rows;
     int64_t *expert, *token, *choice; /* [rows] */
-    int64_t *own;   /* [rows] row numbers, rank by rank, ascending on each */
-    int64_t *begin; /* [world + 1] where a rank's rows begin in `own` */
-    int64_t batch_tokens; /* T: token n is sequence n / T, position n % T */
+    int64_t *own;                     /* [rows] row numbers, rank by rank, ascending on each */
+    int64_t *begin;                   /* [world + 1] where a rank's rows begin in `own` */
+    int64_t batch_tokens;             /* T: token n is sequence n / T, position n % T */
 };
 
-void route_free(struct route *route); /* accepts {0} */
+void route_free(struct route *route);                                                                 /* accepts {0} */
 enum status route_scores(struct route *route, int64_t tokens, int64_t experts, const double *scores); /* copies */
-/* The rows under `choice` [tokens, choices], every one a valid expert, distinct in a token. `topk` is the choices' place: it
- * says which rank a token is on. Keeps the scores. */
+/* The rows under `choice` [tokens, choices], every one a valid expert, distinct in a token. `topk` is the choices'
+ * place: it says which rank a token is on. Keeps the scores. */
 enum status route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
                        int64_t batch_tokens, const double *choice);
 
@@ -35,8 +35,8 @@ struct choice_verdict {
     const char *why;
 };
 
-/* Whether choice [k] of one token is a top-k of scores [experts]: distinct, falling, no unchosen score above a chosen one;
- * if not, `out` says why. *tie: equal scores left it free. */
+/* Whether choice [k] of one token is a top-k of scores [experts]: distinct, falling, no unchosen score above a chosen
+ * one; if not, `out` says why. *tie: equal scores left it free. */
 bool choice_is_topk(const double *choice, int64_t k, const double *scores, int64_t experts, struct choice_verdict *out,
                     bool *tie);
 

@@ -1,5 +1,5 @@
-/* Tier 3: the same program at world 1, started before each step from the parameters, slots and state that world N recorded,
- * holds the same bits wherever nothing adds over ranks. */
+/* Tier 3: the same program at world 1, started before each step from the parameters, slots and state that world N
+ * recorded, holds the same bits wherever nothing adds over ranks. */
 #include "harness/judge_compare.h"
 #include "harness/world.h"
 
@@ -26,8 +26,8 @@ static enum status twin_record(void *context, const struct point *point, const s
     return twin->record(twin->sink, point, data);
 }
 
-/* What world N recorded under `param` before this step. A record that is missing or of wrong shape is left alone: the relay
- * has named it. */
+/* What world N recorded under `param` before this step. A record that is missing or of wrong shape is left alone: the
+ * relay has named it. */
 static enum status twin_before_step(void *context, struct subject *subject, int step) {
     struct twin *twin = context;
     struct judge *judge = twin->judge;
@@ -230,6 +230,7 @@ enum status judge_twin(struct judge *judge, const struct trace *trace) {
     TRY(judge_count_once(judge));
     if (judge->one->fault)
         judge->one->fault->plant(&twin.rules);
+    twin.rules.skip.operation = COLLECTIVE_NONE; /* one rank has nobody to leave alone */
     TRY_DONE(world_launch(&world, &spec));
     world_run(world, 0, judge->one->limit, &outcome);
     if (outcome.kind == OUTCOME_DONE) {

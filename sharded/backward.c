@@ -1,5 +1,5 @@
-/* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h has
- * them; an adapted weight's gradient stands at the place of its linear map. */
+/* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h
+ * has them; an adapted weight's gradient stands at the place of its linear map. */
 #include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
@@ -87,8 +87,7 @@ static enum status experts_backward(struct pass *pass, int layer) {
     TRY(gradient_make(pass, layer, ACT_EXPERT_INPUT, &input));
     linear_backward(subject, up_param, &blocks, d_gate_up, input, false);
     TRY(gradient_record(pass, layer, ACT_EXPERT_INPUT));
-    return linear_gradient(subject, up_param, pass->micro, &blocks, d_gate_up,
-                           value_of(pass, layer, ACT_EXPERT_INPUT));
+    return linear_gradient(subject, up_param, pass->micro, &blocks, d_gate_up, value_of(pass, layer, ACT_EXPERT_INPUT));
 }
 
 static enum status dispatch_backward(struct pass *pass, int layer) {
@@ -105,10 +104,10 @@ static enum status router_backward(struct pass *pass, int layer) {
     const void *scores = value_of(pass, layer, ACT_ROUTER_SCORES);
     void *d_scores, *logits, *input;
     TRY(gradient_make(pass, layer, ACT_ROUTER_SCORES, &d_scores));
-    subject->ops->router_weights_backward(
-        subject->dtype, rows, experts, pass->extent[EXTENT_K], subject->config->norm_topk, scores,
-        value_of(pass, layer, ACT_TOPK_INDEX), value_of(pass, layer, ACT_TOPK_WEIGHT),
-        gradient_of(pass, layer, ACT_TOPK_WEIGHT), d_scores);
+    subject->ops->router_weights_backward(subject->dtype, rows, experts, pass->extent[EXTENT_K],
+                                          subject->config->norm_topk, scores, value_of(pass, layer, ACT_TOPK_INDEX),
+                                          value_of(pass, layer, ACT_TOPK_WEIGHT),
+                                          gradient_of(pass, layer, ACT_TOPK_WEIGHT), d_scores);
     TRY(gradient_record(pass, layer, ACT_ROUTER_SCORES));
     TRY(gradient_make(pass, layer, ACT_ROUTER_LOGITS, &logits));
     subject->ops->softmax_backward(subject->dtype, rows, experts, scores, d_scores, logits);
@@ -192,9 +191,9 @@ static enum status rotate_backward(struct pass *pass, int layer, int64_t heads, 
     struct subject *subject = pass->subject;
     void *dx;
     TRY(gradient_make(pass, layer, in, &dx));
-    subject->ops->rotary(subject->dtype, pass->extent[EXTENT_B], pass->extent[EXTENT_T], heads,
-                         pass->extent[EXTENT_D], true, gradient_of(pass, layer, out),
-                         value_of(pass, OUTSIDE, ACT_ROTARY_COS), value_of(pass, OUTSIDE, ACT_ROTARY_SIN), dx);
+    subject->ops->rotary(subject->dtype, pass->extent[EXTENT_B], pass->extent[EXTENT_T], heads, pass->extent[EXTENT_D],
+                         true, gradient_of(pass, layer, out), value_of(pass, OUTSIDE, ACT_ROTARY_COS),
+                         value_of(pass, OUTSIDE, ACT_ROTARY_SIN), dx);
     return gradient_record(pass, layer, in);
 }
 

@@ -4,14 +4,14 @@
 
 #include <stdlib.h>
 
-struct draft { /* what only route_make needs */
-    int64_t *index;   /* host [tokens, choices] */
-    int64_t *rows;    /* host [experts] own rows per expert, all experts in order */
-    int64_t *by_peer; /* host [size * local experts] rows that arrive, by (source, local expert) */
+struct draft {                         /* what only route_make needs */
+    int64_t *index;                    /* host [tokens, choices] */
+    int64_t *rows;                     /* host [experts] own rows per expert, all experts in order */
+    int64_t *by_peer;                  /* host [size * local experts] rows that arrive, by (source, local expert) */
     int64_t *token, *choice, *regroup; /* host copies */
-    int64_t *splits;  /* host [size] experts of each member */
-    int64_t *same;    /* host [size] local experts, once per source */
-    void *out, *in;   /* device */
+    int64_t *splits;                   /* host [size] experts of each member */
+    int64_t *same;                     /* host [size] local experts, once per source */
+    void *out, *in;                    /* device */
 };
 
 static void draft_free(const struct ops *ops, struct draft *draft) {

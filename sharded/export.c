@@ -1,5 +1,5 @@
-/* Export: a slot's shards become PEFT's flat tensors. FSDP's pieces are gathered, the rank's flat piece is made of them,
- * the pieces are gathered over the EP group and placed by the layout line. */
+/* Export: a slot's shards become PEFT's flat tensors. FSDP's pieces are gathered, the rank's flat piece is made of
+ * them, the pieces are gathered over the EP group and placed by the layout line. */
 #include "core/files.h"
 #include "sharded/flat.h"
 #include "sharded/fsdp.h"
@@ -34,8 +34,7 @@ static enum status gather_block(struct subject *subject, const struct param *par
 
 /* This rank's piece of the flat tensor, in the order of `line`. */
 static enum status flat_piece(struct subject *subject, const struct param *param, const struct adapter_target *adapter,
-                              enum part part, const struct line *line, const struct tensor *block,
-                              struct tensor *out) {
+                              enum part part, const struct line *line, const struct tensor *block, struct tensor *out) {
     struct shard shard = {0};
     const struct flat_axes axes = {.expert = param->expert ? block->shape[0] : 1,
                                    .rank = adapter->lora_rank,
@@ -143,8 +142,8 @@ static enum status export_write(const struct export *export) {
     char *folder = path_join(subject->hooks->export_folder, below);
     if (!folder)
         return status_fail(STATUS_MEMORY, "out of memory: a path");
-    enum status status = adapter_write(&export->tenant->adapter, folder, export->flat[FACTOR_A],
-                                       export->flat[FACTOR_B]);
+    enum status status =
+        adapter_write(&export->tenant->adapter, folder, export->flat[FACTOR_A], export->flat[FACTOR_B]);
     free(folder);
     return status;
 }

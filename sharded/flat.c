@@ -17,7 +17,8 @@ enum status flat_line(struct line *out, const struct subject *subject, const str
     return line_bind(out, flat->ndim, flat->shape, sizes, 2, a ? adapter->key_a : adapter->key_b);
 }
 
-/* Step between neighbours of the axis `name` in a piece that lies in the line's order; 0 if the line has no such axis. */
+/* Step between neighbours of the axis `name` in a piece that lies in the line's order; 0 if the line has no such axis.
+ */
 static int64_t axis_stride(const struct line *line, const struct flat_axes *axes, const char *name) {
     int64_t stride = 1;
     for (int dim = line->dims - 1; dim >= 0; dim--)

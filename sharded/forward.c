@@ -1,4 +1,5 @@
-/* The forward pass of one micro-batch on one rank: formulas as in ops.h, order and records as core/points.h has them. */
+/* The forward pass of one micro-batch on one rank: formulas as in ops.h, order and records as core/points.h has them.
+ */
 #include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
@@ -60,9 +61,9 @@ static enum status rotate(struct pass *pass, int layer, int64_t heads, enum acti
     struct subject *subject = pass->subject;
     void *y;
     TRY(value_make(pass, layer, out, &y));
-    subject->ops->rotary(subject->dtype, pass->extent[EXTENT_B], pass->extent[EXTENT_T], heads,
-                         pass->extent[EXTENT_D], false, value_of(pass, layer, in),
-                         value_of(pass, OUTSIDE, ACT_ROTARY_COS), value_of(pass, OUTSIDE, ACT_ROTARY_SIN), y);
+    subject->ops->rotary(subject->dtype, pass->extent[EXTENT_B], pass->extent[EXTENT_T], heads, pass->extent[EXTENT_D],
+                         false, value_of(pass, layer, in), value_of(pass, OUTSIDE, ACT_ROTARY_COS),
+                         value_of(pass, OUTSIDE, ACT_ROTARY_SIN), y);
     return value_record(pass, layer, out);
 }
 

@@ -22,8 +22,7 @@ static int bucket_next(const struct bucket *bucket, int i) {
     return i;
 }
 
-#define FOR_BUCKET(i, bucket)                                                                                          \
-    for (int i = (bucket)->first; i < (bucket)->end; i = bucket_next(bucket, i + 1))
+#define FOR_BUCKET(i, bucket) for (int i = (bucket)->first; i < (bucket)->end; i = bucket_next(bucket, i + 1))
 
 static bool bucket_starts(const struct transfer *items, int i) {
     for (int before = 0; before < i; before++)
@@ -35,7 +34,7 @@ static bool bucket_starts(const struct transfer *items, int i) {
 static enum status bucket_make(const struct subject *subject, struct bucket *bucket, int sends, int receives) {
     size_t bytes;
     FOR_BUCKET(i, bucket)
-        bucket->count += bucket->items[i].peers->block;
+    bucket->count += bucket->items[i].peers->block;
     bytes = (size_t)bucket->count * dtype_bytes(subject->dtype);
     TRY(device_block(subject->ops, &bucket->send, (size_t)sends * bytes));
     subject->ops->zero(bucket->send, (size_t)sends * bytes);

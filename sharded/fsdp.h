@@ -1,7 +1,7 @@
 /* FSDP2 unit by unit: gather before use, reshard after, reduce-scatter of gradients.
  *
- * A unit is the root (embedding, norm, head) or one layer. Its tensors that are gathered over the same mesh axes travel in
- * one flat buffer, every shard padded to the largest of its group; so do gradients on their way back. */
+ * A unit is the root (embedding, norm, head) or one layer. Its tensors that are gathered over the same mesh axes travel
+ * in one flat buffer, every shard padded to the largest of its group; so do gradients on their way back. */
 #ifndef SHARDED_FSDP_H
 #define SHARDED_FSDP_H
 

@@ -1,5 +1,6 @@
-/* Linear maps y = x W^T with adapters: W is the gathered weight [out,in], or a pack of experts [experts,out,in] whose rows
- * lie one block behind the other. Where the acting tenant adapts W, W + D stands for it, D = scale * B[:, :r] A[:r, :]. */
+/* Linear maps y = x W^T with adapters: W is the gathered weight [out,in], or a pack of experts [experts,out,in] whose
+ * rows lie one block behind the other. Where the acting tenant adapts W, W + D stands for it, D = scale * B[:, :r]
+ * A[:r, :]. */
 #ifndef SHARDED_LINEAR_H
 #define SHARDED_LINEAR_H
 
@@ -12,8 +13,8 @@ struct blocks { /* rows begin[e] .. begin[e+1]-1 belong to expert e; a plain wei
     const int64_t *begin; /* [count + 1] */
 };
 
-/* W + D of every parameter of a gathered unit that the acting tenant adapts; records D and W + D (PART_MERGED), or W + D
- * alone (PART_REMERGED). */
+/* W + D of every parameter of a gathered unit that the acting tenant adapts; records D and W + D (PART_MERGED), or W +
+ * D alone (PART_REMERGED). */
 enum status linear_merge_unit(struct subject *subject, int unit, enum part part, int micro);
 
 /* y = x W^T. */

@@ -94,8 +94,7 @@ void *gradient_of(const struct pass *pass, int layer, enum activation activation
     return pass_tape(pass, layer)->gradient[activation].data;
 }
 
-static enum status activation_make(const struct pass *pass, int layer, enum activation activation,
-                                   struct tensor *out) {
+static enum status activation_make(const struct pass *pass, int layer, enum activation activation, struct tensor *out) {
     int64_t shape[TENSOR_MAX_DIMS];
     int ndim = 0;
     for (; activation_shape[activation][ndim] != EXTENT_NONE; ndim++) {

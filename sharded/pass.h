@@ -15,24 +15,24 @@ struct subject;
 
 enum extent { /* the sizes that activations are made of, on this rank */
     EXTENT_NONE,
-    EXTENT_B,      /* own sequences */
-    EXTENT_T,      /* tokens of a sequence */
-    EXTENT_NEXT,   /* T - 1 */
-    EXTENT_N,      /* B*T */
-    EXTENT_H,      /* hidden */
-    EXTENT_Q,      /* heads * head_dim */
-    EXTENT_KV,     /* kv_heads * head_dim */
+    EXTENT_B,    /* own sequences */
+    EXTENT_T,    /* tokens of a sequence */
+    EXTENT_NEXT, /* T - 1 */
+    EXTENT_N,    /* B*T */
+    EXTENT_H,    /* hidden */
+    EXTENT_Q,    /* heads * head_dim */
+    EXTENT_KV,   /* kv_heads * head_dim */
     EXTENT_HEADS,
     EXTENT_KV_HEADS,
-    EXTENT_D,      /* head_dim */
-    EXTENT_PAIRS,  /* head_dim / 2 */
-    EXTENT_E,      /* experts */
-    EXTENT_K,      /* experts a token */
-    EXTENT_ROWS,   /* exchanged rows that arrived; of the layer's route */
-    EXTENT_I,      /* expert width */
+    EXTENT_D,     /* head_dim */
+    EXTENT_PAIRS, /* head_dim / 2 */
+    EXTENT_E,     /* experts */
+    EXTENT_K,     /* experts a token */
+    EXTENT_ROWS,  /* exchanged rows that arrived; of the layer's route */
+    EXTENT_I,     /* expert width */
     EXTENT_2I,
-    EXTENT_F,      /* dense width */
-    EXTENT_V,      /* vocabulary */
+    EXTENT_F, /* dense width */
+    EXTENT_V, /* vocabulary */
     EXTENTS
 };
 
@@ -46,10 +46,10 @@ struct pass {
     struct subject *subject;
     int micro; /* M */
     int64_t extent[EXTENTS];
-    int64_t whole[2];    /* {0, N}: all rows in one block */
-    int64_t counted;     /* own labels that count */
-    struct tape *tape;   /* [layers + 1], the last for OUTSIDE */
-    struct tensor loss;  /* scalar: the sum of the own token losses */
+    int64_t whole[2];   /* {0, N}: all rows in one block */
+    int64_t counted;    /* own labels that count */
+    struct tape *tape;  /* [layers + 1], the last for OUTSIDE */
+    struct tensor loss; /* scalar: the sum of the own token losses */
 };
 
 /* Takes this rank's ids and labels. The caller calls pass_free also after a failure. */

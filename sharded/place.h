@@ -1,5 +1,5 @@
-/* Where one tensor lies in a run and how it moves: this rank's shard, its gathered form, and the tables that lead from every
- * member's piece into that form. Gathers and padded reduce-scatters follow from these tables alone. */
+/* Where one tensor lies in a run and how it moves: this rank's shard, its gathered form, and the tables that lead from
+ * every member's piece into that form. Gathers and padded reduce-scatters follow from these tables alone. */
 #ifndef SHARDED_PLACE_H
 #define SHARDED_PLACE_H
 
@@ -13,7 +13,7 @@ struct moves { /* row i of a piece is row index[i] of the block that holds it; r
     int64_t *index; /* on the device */
 };
 
-struct peers { /* the ranks of one gather or reduction, and each one's piece inside the gathered form */
+struct peers {                /* the ranks of one gather or reduction, and each one's piece inside the gathered form */
     unsigned axes;            /* mesh axes (mask) */
     struct comm_group *group; /* NULL: this rank alone */
     int size, self;

@@ -111,7 +111,8 @@ enum status slots_acquire(struct subject *subject, int tenant) {
     while (slot < subject->job->slots && slots->slot[slot].tenant >= 0)
         slot++;
     if (slot == subject->job->slots)
-        return status_fail(STATUS_INTERNAL, "tenant %s: no free slot, %d in all", subject->job->tenant[tenant].name, slot);
+        return status_fail(STATUS_INTERNAL, "tenant %s: no free slot, %d in all", subject->job->tenant[tenant].name,
+                           slot);
     for (int i = 0; i < slots->targets; i++) {
         struct target *target = &slots->target[i];
         const struct adapter_target *on = adapter_find(adapter, target->param);

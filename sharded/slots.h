@@ -1,6 +1,8 @@
-/* Adapter slots: job->slots physical slots of rank R on every parameter that some tenant adapts, sharded like parameters.
+/* Adapter slots: job->slots physical slots of rank R on every parameter that some tenant adapts, sharded like
+ * parameters.
  *
- * A tenant acquires the lowest free slot. One slot acts at a time; activating is one assignment and touches no tensor. */
+ * A tenant acquires the lowest free slot. One slot acts at a time; activating is one assignment and touches no tensor.
+ */
 #ifndef SHARDED_SLOTS_H
 #define SHARDED_SLOTS_H
 
@@ -8,7 +10,11 @@
 #include "core/points.h"
 #include "sharded/place.h"
 
-enum { FACTOR_A, FACTOR_B, FACTORS };
+enum {
+    FACTOR_A,
+    FACTOR_B,
+    FACTORS
+};
 #define FACTOR_PART(factor) ((enum part)(PART_LORA_A + (factor)))
 
 struct factor { /* A [E,R,in] or B [E,out,R] of one target ([R,in], [out,R] on a 2-D weight) */

@@ -5,11 +5,11 @@
 #include "sharded/record.h"
 #include "sharded/state.h"
 
-struct tally { /* of one step, over its micro-batches */
-    int64_t own;         /* labels that count on this rank */
-    int64_t total;       /* on all ranks */
-    int64_t divisor;     /* what gradients and loss are divided by */
-    struct tensor loss;  /* scalar: the sum of token losses */
+struct tally {          /* of one step, over its micro-batches */
+    int64_t own;        /* labels that count on this rank */
+    int64_t total;      /* on all ranks */
+    int64_t divisor;    /* what gradients and loss are divided by */
+    struct tensor loss; /* scalar: the sum of token losses */
 };
 
 static enum status tally_make(struct tally *out, const struct subject *subject) {

@@ -30,8 +30,8 @@ void fake_make(struct fake *fake, int ep, int fsdp, enum dtype dtype) {
     ok(batches_open(&job->micro, &job->micros, TINY "/batches.safetensors", checkpoint_config(job->model)->vocab));
     fake->action[0] = (struct action){.kind = ACTION_ACQUIRE, .tenant = 0};
     fake->action[1] = (struct action){.kind = ACTION_TRAIN, .tenant = 0, .micros = 1, .micro = micros, .step = 0};
-    fake->action[2] = (struct action){
-        .kind = ACTION_TRAIN, .tenant = 0, .micros = 2, .micro = micros + 1, .step = 1, .own_step = 1};
+    fake->action[2] =
+        (struct action){.kind = ACTION_TRAIN, .tenant = 0, .micros = 2, .micro = micros + 1, .step = 1, .own_step = 1};
     fake->action[3] = (struct action){.kind = ACTION_EVALUATE, .tenant = -1, .micros = 1, .micro = micros, .step = 2};
     fake->action[4] = (struct action){.kind = ACTION_EXPORT, .tenant = 0, .step = 3};
     job->actions = 5;
@@ -144,8 +144,8 @@ static void add_tokens(struct recorder *recorder, const char *name, enum dtype d
     }
 }
 
-/* Rank (p, f): experts [p*E/ep, (p+1)*E/ep), tokens of column f, by (expert, token). A row's number in the whole form counts
- * all rows before it. */
+/* Rank (p, f): experts [p*E/ep, (p+1)*E/ep), tokens of column f, by (expert, token). A row's number in the whole form
+ * counts all rows before it. */
 static void add_exchanged(struct recorder *recorder, const char *name, enum dtype dtype, const struct point *point,
                           const struct value *value) {
     const struct fake *fake = recorder->fake;
@@ -184,11 +184,12 @@ static void add_placed(struct recorder *recorder, const char *name, enum dtype d
         struct tensor tensor = new_record(recorder, dtype, piece->ndim, piece->shape);
         for (int64_t i = 0; i < shard_elements(piece); i++) {
             int64_t at = shard_global(piece, i, NULL);
-            bool last = place->turn[rank] == 0;
-            tensor_set(&tensor, i, last ? value->x[at] - others[at] : value->x[at] / 8);
-            others[at] = (last ? 0 : others[at]) + tensor_get(&tensor, i);
-            if (last && place->turns > 1) {
-                others[at] = value->x[at] - others[at];
+            if (place->turn[rank] > 0) {
+                tensor_set(&tensor, i, value->x[at] / 8);
+                others[at] += tensor_get(&tensor, i);
+            } else { /* the lowest rank of a sum's group comes last; the subject goes on from the sum */
+                tensor_set(&tensor, i, value->x[at] - others[at]);
+                value->x[at] = others[at] + tensor_get(&tensor, i);
                 others[at] = 0;
             }
         }

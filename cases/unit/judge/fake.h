@@ -1,7 +1,8 @@
 /* A perfect subject made of the reference's own values: run free, every value rounded to the job's type where it is
  * stored, cut into the ranks' pieces and recorded. Then one thing is broken, and the judge must name it.
  *
- * Activations and exchanged rows are cut by plain enumeration (chunks of sequences, blocks of experts), not by layout/. */
+ * Activations and exchanged rows are cut by plain enumeration (chunks of sequences, blocks of experts), not by layout/.
+ */
 #ifndef UNIT_JUDGE_FAKE_H
 #define UNIT_JUDGE_FAKE_H
 

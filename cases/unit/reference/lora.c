@@ -1,12 +1,18 @@
-/* PEFT's flat index order and the formulas of delta, dA and dB, against the vectors worked out by hand for E=2, r=2, I=3, O=2, s=1
- * from A rows (1,2,3) (4,5,6) (7,8,9) (10,11,12), B rows (1,2,3,4) (5,6,7,8). */
+/* PEFT's flat index order and the formulas of delta, dA and dB, against the vectors worked out by hand for E=2, r=2,
+ * I=3, O=2, s=1 from A rows (1,2,3) (4,5,6) (7,8,9) (10,11,12), B rows (1,2,3,4) (5,6,7,8). */
 #include "reference/adapter.h"
 #include "reference/bound.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 
-enum { E = 2, SMALL = 2, IN = 3, OUT = 2, BIG = 3 /* R > r */ };
+enum {
+    E = 2,
+    SMALL = 2,
+    IN = 3,
+    OUT = 2,
+    BIG = 3 /* R > r */
+};
 
 static const double flat_a[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 static const double flat_b[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -107,8 +113,8 @@ Test(lora, gradients_of_the_vectors) {
         value_free(all[i]);
 }
 
-/* Two ranks whose partial G nearly cancel: each rounds its own dA, so the sum of their dA errs by far more than its own size
- * suggests. A bound on |sum| is too small, one on the sum of magnitudes holds. */
+/* Two ranks whose partial G nearly cancel: each rounds its own dA, so the sum of their dA errs by far more than its own
+ * size suggests. A bound on |sum| is too small, one on the sum of magnitudes holds. */
 Test(lora, partials_that_cancel_are_bounded_by_their_magnitudes) {
     struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
     struct adapter_target thirds = target;

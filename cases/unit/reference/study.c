@@ -30,13 +30,16 @@ void study_open(struct study *study, const char *fixture, const char *tenant, en
     open_fixture(study, fixture, dtype);
     snprintf(path, sizeof path, "fixtures/golden/%s/adapters/%s", fixture, tenant);
     snprintf(study->tenant[0].name, sizeof study->tenant[0].name, "%s", tenant);
-    cr_assert_eq(adapter_open(&study->tenant[0].adapter, path, checkpoint_inventory(study->job.model)), STATUS_OK,
-                 "%s", status_note());
+    cr_assert_eq(adapter_open(&study->tenant[0].adapter, path, checkpoint_inventory(study->job.model)), STATUS_OK, "%s",
+                 status_note());
 }
 
 void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype) {
     open_fixture(study, fixture, dtype);
+    static const char *const router[] = {"mlp.gate.weight"};
     struct adapter_spec spec = {.rank = 2, .alpha = 3, .seed = 5, .target_modules = modules};
+    spec.parameters = 1;
+    spec.target_parameters = router;
     while (modules[spec.modules])
         spec.modules++;
     snprintf(study->tenant[0].name, sizeof study->tenant[0].name, "made");
@@ -131,7 +134,8 @@ const struct value *kept_find(const struct kept *kept, const char *name) {
     for (int i = 0; i < kept->count; i++)
         if (strcmp(kept->name[i], name) == 0)
             return &kept->value[i];
-    cr_assert_fail("no point %s", name);
+    cr_assert(false, "no point %s", name);
+    return NULL;
 }
 
 void kept_free(struct kept *kept) {

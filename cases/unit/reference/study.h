@@ -15,7 +15,7 @@ struct study {
 
 /* A golden fixture with one of its tenants, two slots, no actions yet. */
 void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype);
-/* The same with an adapter made here on all modules whose names end so (NULL-terminated). */
+/* The same with an adapter made here on the router and on all modules whose names end so (NULL-terminated). */
 void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype);
 void study_close(struct study *study);
 

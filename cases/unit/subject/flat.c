@@ -12,7 +12,7 @@ struct vector {
     const char *import_b;
     int ep;
     int64_t experts, rank, max_rank, in, out;
-    double *a, *b;       /* flat, whole */
+    double *a, *b;         /* flat, whole */
     const double *a3, *b3; /* whole slots [E,R,in], [E,out,R] */
 };
 
@@ -32,9 +32,9 @@ static enum status import(struct comm *comm, void *context) {
     rules.import_b = v->import_b;
     subject.rules = &rules;
     for (int which = 0; which < FACTORS; which++) {
-        struct shard used = {.ndim = 3,
-                             .shape = {local, which == FACTOR_A ? v->max_rank : v->out,
-                                       which == FACTOR_A ? v->in : v->max_rank}};
+        struct shard used = {
+            .ndim = 3,
+            .shape = {local, which == FACTOR_A ? v->max_rank : v->out, which == FACTOR_A ? v->in : v->max_rank}};
         int64_t elements = local * used.shape[1] * used.shape[2];
         const double *want = (which == FACTOR_A ? v->a3 : v->b3) + comm_rank(comm) * elements;
         struct tensor got = {0};

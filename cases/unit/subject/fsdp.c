@@ -22,7 +22,9 @@ static const struct item items[] = {
     {"expert rank in", 3, {6, 6, 4}, true},
     {"rank in", 2, {1, 4}, false},
 };
-enum { ITEMS = sizeof items / sizeof *items };
+enum {
+    ITEMS = sizeof items / sizeof *items
+};
 
 struct held {
     struct place place;
@@ -47,8 +49,7 @@ static enum status held_make(struct held *out, struct subject *subject, const st
     TRY(place_make(&out->place, subject, "tensor", item->ndim, item->shape, item->axes, item->expert));
     out->elements = shard_elements(&out->place.shard);
     out->whole_elements = shard_elements(&out->place.used);
-    cr_expect_eq(out->whole_elements,
-                 volume(item) / (item->expert ? mesh_axis_size(&subject->mesh, "ep") : 1));
+    cr_expect_eq(out->whole_elements, volume(item) / (item->expert ? mesh_axis_size(&subject->mesh, "ep") : 1));
     out->shard = calloc((size_t)out->elements + 1, sizeof(double));
     out->whole = calloc((size_t)out->whole_elements + 1, sizeof(double));
     return STATUS_OK;
@@ -91,8 +92,7 @@ static enum status round_trip(struct comm *comm, void *context) {
             if (!items[i].expert || mesh_coordinate(mesh, ep, r) == mesh_coordinate(mesh, ep, rank))
                 factor += r + 1;
         for (int64_t j = 0; j < held[i].elements; j++)
-            cr_expect_eq(held[i].shard[j],
-                         (double)(factor * (1000 * i + shard_global(&held[i].place.shard, j, NULL))),
+            cr_expect_eq(held[i].shard[j], (double)(factor * (1000 * i + shard_global(&held[i].place.shard, j, NULL))),
                          "rank %d item %d element %d", rank, i, (int)j);
         held_free(&subject, &held[i]);
     }
@@ -103,7 +103,7 @@ static enum status round_trip(struct comm *comm, void *context) {
 #define MESH(name, first, n, second, m)                                                                                \
     Test(fsdp, name) {                                                                                                 \
         struct mesh mesh = mesh_of(first, n, second, m);                                                               \
-        run_ranks(n * m, round_trip, &mesh);                                                                           \
+        run_ranks(n *m, round_trip, &mesh);                                                                            \
     }
 
 MESH(one_rank, "ep", 1, "fsdp", 1)

@@ -1,0 +1,383 @@
+/* Running bounds against real float32 arithmetic in other orders: a legal subject is never outside, and a bound is not
+ * wider than what its operations can do. */
+#include "study.h"
+
+#include "reference/bound.h"
+#include "reference/value.h"
+
+#include "core/random.h"
+
+#include <criterion/criterion.h>
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double uniform(uint64_t index) {
+    return random_uniform(11, random_stream("bounds"), index);
+}
+
+/* ---- one operation */
+
+struct operand {
+    struct num truth;
+    float held; /* within truth.e of it */
+};
+
+static struct operand operand(uint64_t index, bool exact) {
+    double x = 3 * uniform(index);
+    float held = (float)x;
+    if (exact)
+        return (struct operand){num_exact((double)held), held};
+    double e = 1e-3 * fabs(uniform(index + 1));
+    held = (float)(x + 0.999 * e * uniform(index + 2));
+    return (struct operand){{x, e}, held};
+}
+
+static void assert_within(const char *what, struct num truth, float got, double least) {
+    double error = fabs((double)got - truth.x);
+    cr_assert(error <= truth.e, "%s: %g off, bound %g", what, error, truth.e);
+    cr_assert(truth.e >= least, "%s: bound %g is below one rounding", what, truth.e);
+}
+
+static void try_operations(uint64_t index, bool exact) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct operand a = operand(index, exact), b = operand(index + 3, exact);
+    volatile float sum = a.held + b.held, difference = a.held - b.held, product = a.held * b.held;
+    volatile float quotient = a.held / b.held;
+    assert_within("sum", num_add(&m, a.truth, b.truth), sum, 0);
+    assert_within("difference", num_subtract(&m, a.truth, b.truth), difference, 0);
+    assert_within("product", num_multiply(&m, a.truth, b.truth), product, m.u * fabs(a.truth.x * b.truth.x));
+    assert_within("quotient", num_divide(&m, a.truth, b.truth), quotient, m.u * fabs(a.truth.x / b.truth.x));
+    struct num positive = {fabs(a.truth.x) + 0.01, a.truth.e};
+    float held = fabsf(a.held) + 0.01f;
+    if (exact)
+        positive.x = (double)held;
+    else
+        positive.e += 0x1p-22; /* the addition above */
+    assert_within("root", num_root(&m, positive), sqrtf(held), m.u * sqrt(positive.x));
+    assert_within("logarithm", num_log(&m, positive), (float)log((double)held), 0);
+    assert_within("power", num_exp(&m, a.truth), (float)exp((double)a.held), m.u * exp(a.truth.x));
+    volatile float below = 1 + (float)exp(-(double)a.held);
+    volatile float sigmoid = 1 / below;
+    assert_within("sigmoid", num_sigmoid(&m, a.truth), sigmoid, m.u / (1 + exp(-a.truth.x)));
+}
+
+Test(bounds, every_operation_holds_in_float32) {
+    for (uint64_t i = 0; i < 20000; i++)
+        try_operations(6 * i, i % 2);
+}
+
+/* By hand, u = 2^-24: 1.5 +- 2^-10 times 2.5 +- 2^-12. */
+Test(bounds, product_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct num p = num_multiply(&m, (struct num){1.5, 0x1p-10}, (struct num){2.5, 0x1p-12});
+    double e = 1.5 * 0x1p-12 + 2.5 * 0x1p-10 + 0x1p-22;
+    cr_assert_eq(p.x, 3.75);
+    cr_assert(fabs(p.e - (e + 0x1p-24 * (3.75 + e))) <= 0x1p-60);
+}
+
+Test(bounds, exact_zeros_stay_exact) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct num a = {1.25, 0.5}, zero = num_exact(0);
+    struct sum sum = {0};
+    cr_assert_eq(num_add(&m, a, zero).e, 0.5);
+    cr_assert_eq(num_add(&m, zero, a).x, 1.25);
+    cr_assert_eq(num_multiply(&m, a, zero).e, 0);
+    cr_assert_eq(num_divide(&m, zero, a).e, 0);
+    sum_product(&sum, a, zero);
+    sum_product(&sum, zero, a);
+    sum_product(&sum, zero, zero);
+    cr_assert_eq(sum_close(&m, &sum, 3).e, 0.625 * 0); /* |0| * 0.5 */
+}
+
+/* x = 0 by cancellation is no exact zero: S > 0. */
+Test(bounds, cancellation_has_a_bound) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct sum sum = {0};
+    sum_product(&sum, num_exact(3), num_exact(1));
+    sum_product(&sum, num_exact(-1), num_exact(3));
+    struct num zero = sum_close(&m, &sum, 2);
+    cr_assert_eq(zero.x, 0);
+    cr_assert(zero.e >= 2 * m.u * 6 && zero.e <= 2.001 * m.u * 6);
+}
+
+Test(bounds, too_many_roundings_or_a_lost_divisor_bound_nothing) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    cr_assert_eq(bound_gamma(&m, 0x1p24), INFINITY);
+    cr_assert_eq(num_divide(&m, num_exact(1), (struct num){0.5, 0.5}).e, INFINITY);
+    cr_assert_eq(num_log(&m, (struct num){0.5, 0.5}).e, INFINITY);
+}
+
+/* ---- sums: four orders of the same products */
+
+static float ascending(const float *a, const float *b, int n) {
+    volatile float sum = 0;
+    for (int i = 0; i < n; i++) {
+        volatile float product = a[i] * b[i];
+        sum = sum + product;
+    }
+    return sum;
+}
+
+static float descending_fused(const float *a, const float *b, int n) {
+    float sum = 0;
+    for (int i = n - 1; i >= 0; i--)
+        sum = fmaf(a[i], b[i], sum);
+    return sum;
+}
+
+static float pairwise(const float *a, const float *b, int n) {
+    if (n == 1)
+        return a[0] * b[0];
+    volatile float left = pairwise(a, b, n / 2), right = pairwise(a + n / 2, b + n / 2, n - n / 2);
+    return left + right;
+}
+
+static float strided(const float *a, const float *b, int n) {
+    volatile float sum = 0;
+    for (int start = 0; start < 7; start++) {
+        volatile float part = 0;
+        for (int i = start; i < n; i += 7)
+            part = fmaf(a[i], b[i], part);
+        sum = sum + part;
+    }
+    return sum;
+}
+
+typedef float order(const float *a, const float *b, int n);
+
+static double worst_sum(int n, uint64_t seed, bool same_sign) {
+    static order *const orders[] = {ascending, descending_fused, pairwise, strided};
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    float a[200], b[200];
+    struct sum sum = {0};
+    double worst = 0;
+    for (int i = 0; i < n; i++) {
+        a[i] = (float)uniform(seed + 2 * (uint64_t)i);
+        b[i] = same_sign ? a[i] : (float)uniform(seed + 2 * (uint64_t)i + 1);
+        sum_product(&sum, num_exact((double)a[i]), num_exact((double)b[i]));
+    }
+    struct num truth = sum_close(&m, &sum, n);
+    for (int o = 0; o < 4; o++)
+        worst = fmax(worst, fabs((double)orders[o](a, b, n) - truth.x) / truth.e);
+    return worst;
+}
+
+Test(bounds, a_sum_holds_in_any_order) {
+    double worst = 0;
+    for (uint64_t i = 0; i < 2000; i++) {
+        double ratio = worst_sum(1 + (int)(i * 37 % 200), 1000 * i, i % 2);
+        cr_assert(ratio <= 1, "%g of its bound", ratio);
+        worst = fmax(worst, ratio);
+    }
+    cr_assert_gt(worst, 0.2); /* short sums come near their bound */
+}
+
+/* ---- whole operations of a run, made again in float32 from the records before */
+
+struct remake {
+    struct value act[ACT_COUNT]; /* records of layer 0 */
+    float *weight[PARAM_KINDS];  /* gathered, layer 0 */
+    const struct study *study;
+    int compared;
+    double worst;
+};
+
+static void hold(struct remake *remake, const struct value *value, int64_t i, float got) {
+    double ratio = value->e[i] > 0 ? fabs((double)got - value->x[i]) / value->e[i] : (double)got == value->x[i] ? 0 : 9;
+    cr_assert(ratio <= 1, "element %lld: %.9g, not %.9g, bound %g", (long long)i, (double)got, value->x[i],
+              value->e[i]);
+    remake->worst = fmax(remake->worst, ratio);
+    remake->compared++;
+}
+
+static float held(const struct remake *remake, enum activation activation, int64_t i) {
+    return (float)remake->act[activation].x[i];
+}
+
+/* q, in descending order. */
+static void remake_q(struct remake *remake, const struct value *value) {
+    const struct model_config *c = checkpoint_config(remake->study->job.model);
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        int64_t outs = c->heads * c->head_dim, row = i / outs, o = i % outs;
+        volatile float sum = 0;
+        for (int64_t j = c->hidden - 1; j >= 0; j--) {
+            volatile float product =
+                held(remake, ACT_INPUT_NORM, row * c->hidden + j) * remake->weight[PARAM_Q][o * c->hidden + j];
+            sum = sum + product;
+        }
+        hold(remake, value, i, sum);
+    }
+}
+
+static void remake_inverse_rms(struct remake *remake, const struct value *value) {
+    const struct model_config *c = checkpoint_config(remake->study->job.model);
+    volatile float share = (float)(1.0 / (double)c->hidden), eps = (float)c->norm_eps;
+    for (int64_t row = 0; row < elements_of(value); row++) {
+        float squares = 0;
+        for (int64_t j = 0; j < c->hidden; j++)
+            squares = fmaf(held(remake, ACT_EMBED, row * c->hidden + j), held(remake, ACT_EMBED, row * c->hidden + j),
+                           squares);
+        volatile float mean = squares * share, shifted = mean + eps, root = sqrtf(shifted);
+        hold(remake, value, row, 1 / root);
+    }
+}
+
+static void remake_scores(struct remake *remake, const struct value *value) {
+    const struct model_config *c = checkpoint_config(remake->study->job.model);
+    int64_t tokens = value->shape[3], d = c->head_dim;
+    float factor = (float)(1 / sqrt((double)d));
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        int64_t s = i % tokens, t = i / tokens % tokens, h = i / tokens / tokens % c->heads;
+        int64_t b = i / tokens / tokens / c->heads, kv = h / (c->heads / c->kv_heads);
+        volatile float sum = 0;
+        for (int64_t j = d - 1; s <= t && j >= 0; j--) {
+            volatile float product = held(remake, ACT_Q_ROTARY, ((b * tokens + t) * c->heads + h) * d + j) *
+                                     held(remake, ACT_K_ROTARY, ((b * tokens + s) * c->kv_heads + kv) * d + j);
+            sum = sum + product;
+        }
+        hold(remake, value, i, sum * factor);
+    }
+}
+
+/* softmax with another shift than the maximum: the first score of the row. */
+static void remake_probabilities(struct remake *remake, const struct value *value) {
+    int64_t tokens = value->shape[3];
+    for (int64_t row = 0; row < elements_of(value) / tokens; row++) {
+        int64_t n = row % tokens + 1, at = row * tokens;
+        volatile float sum = 0;
+        double largest = -INFINITY;
+        for (int64_t s = 0; s < n; s++)
+            largest = fmax(largest, remake->act[ACT_SCORES].x[at + s]);
+        for (int64_t s = n - 1; s >= 0; s--) {
+            volatile float below = held(remake, ACT_SCORES, at + s) - (float)largest;
+            volatile float power = (float)exp((double)below);
+            sum = sum + power;
+        }
+        for (int64_t s = 0; s < n; s++) {
+            volatile float below = held(remake, ACT_SCORES, at + s) - (float)largest;
+            volatile float power = (float)exp((double)below);
+            hold(remake, value, at + s, power / sum);
+        }
+    }
+}
+
+static void remake_hidden(struct remake *remake, const struct value *value) {
+    int64_t width = value->shape[1];
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        int64_t at = i / width * 2 * width + i % width;
+        volatile float g = held(remake, ACT_EXPERT_GATE_UP, at), u = held(remake, ACT_EXPERT_GATE_UP, at + width);
+        volatile float below = 1 + (float)exp(-(double)g);
+        volatile float silu = g / below;
+        hold(remake, value, i, silu * u);
+    }
+}
+
+static void remake_point(struct remake *remake, const struct point *point, const struct value *value) {
+    if (point->activation == ACT_Q)
+        remake_q(remake, value);
+    if (point->activation == ACT_INPUT_NORM_SCALE)
+        remake_inverse_rms(remake, value);
+    if (point->activation == ACT_SCORES)
+        remake_scores(remake, value);
+    if (point->activation == ACT_PROBS)
+        remake_probabilities(remake, value);
+    if (point->activation == ACT_EXPERT_HIDDEN)
+        remake_hidden(remake, value);
+}
+
+static void keep_weight(struct remake *remake, const struct point *point, const struct value *value) {
+    float **to = &remake->weight[point->param->kind];
+    free(*to);
+    *to = malloc((size_t)elements_of(value) * sizeof **to);
+    for (int64_t i = 0; i < elements_of(value); i++)
+        (*to)[i] = (float)value->x[i];
+}
+
+static enum status remake_hook(void *context, const struct point *point, struct value *value) {
+    struct remake *remake = context;
+    bool forward = point->phase == PHASE_FORWARD && (point->layer == 0 || point->activation == ACT_EMBED);
+    if (forward)
+        remake_point(remake, point, value);
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        value->x[i] = point->activation == ACT_TOPK_INDEX ? value->x[i] : (double)(float)value->x[i];
+        value->e[i] = 0;
+    }
+    if (point->phase == PHASE_GATHER && point->param->layer == 0 && point->part == PART_WEIGHT)
+        keep_weight(remake, point, value);
+    if (!forward)
+        return STATUS_OK;
+    struct value *record = &remake->act[point->activation];
+    value_free(record);
+    record->x = malloc((size_t)elements_of(value) * sizeof(double));
+    memcpy(record->x, value->x, (size_t)elements_of(value) * sizeof(double));
+    return STATUS_OK;
+}
+
+Test(bounds, whole_operations_made_again_in_float32_are_within) {
+    struct study study;
+    struct remake remake = {.study = &study};
+    study_open(&study, "qwen3_moe_tiny", "ada", DTYPE_F32);
+    study_acquire(&study, 0);
+    study_evaluate(&study, 0, false, 0);
+    study_run(&study, (struct reference_options){.bounds = true}, remake_hook, &remake);
+    /* B T = 35: q 24 each, one inverse rms, 4 heads of 7 scores, of which 4 on average are not masked, 3 choices of 14
+     */
+    cr_assert_eq(remake.compared, 35 * 24 + 35 + 35 * 4 * 7 + 35 * 4 * 4 + 35 * 3 * 14);
+    cr_assert(remake.worst > 0.2 && remake.worst <= 1);
+    for (int i = 0; i < ACT_COUNT; i++)
+        value_free(&remake.act[i]);
+    for (int i = 0; i < PARAM_KINDS; i++)
+        free(remake.weight[i]);
+    study_close(&study);
+}
+
+/* ---- errors that were already there: the whole step from a base with errors stays inside the running bound */
+
+struct drift {
+    struct kept truth;
+    struct kept bound; /* e as x */
+    int perturb;       /* the run whose weights are moved by up to e */
+};
+
+static enum status drift_truth(void *context, const struct point *point, struct value *value) {
+    struct drift *drift = context;
+    if (point->phase == PHASE_PARAM && point->part == PART_WEIGHT && point->step == 0)
+        for (int64_t i = 0; i < elements_of(value); i++)
+            value->e[i] = 1e-13 * fabs(value->x[i]);
+    TRY(kept_hook(&drift->truth, point, value));
+    struct value e = *value;
+    e.x = value->e;
+    return kept_hook(&drift->bound, point, &e);
+}
+
+static enum status drift_perturbed(void *context, const struct point *point, struct value *value) {
+    struct drift *drift = context;
+    if (point->phase == PHASE_PARAM && point->part == PART_WEIGHT && point->step == 0)
+        for (int64_t i = 0; i < elements_of(value); i++)
+            value->x[i] += 0.999e-13 * fabs(value->x[i]) * uniform((uint64_t)i + 7);
+    char name[POINT_NAME_MAX];
+    const struct value *x = &drift->truth.value[drift->perturb], *e = &drift->bound.value[drift->perturb];
+    cr_assert_str_eq(point_name(name, point), drift->truth.name[drift->perturb]);
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        double error = fabs(value->x[i] - x->x[i]);
+        cr_assert(error <= e->x[i], "%s[%lld]: %g off, bound %g", name, (long long)i, error, e->x[i]);
+    }
+    drift->perturb++;
+    return STATUS_OK;
+}
+
+Test(bounds, errors_of_the_operands_are_carried) {
+    static const int two = 2;
+    struct study study;
+    struct drift drift = {0};
+    study_open(&study, "qwen3_moe_tiny", "bob", DTYPE_F64);
+    study_acquire(&study, 0);
+    study_train(&study, 0, 1, &two);
+    study_run(&study, (struct reference_options){.bounds = true}, drift_truth, &drift);
+    study_run(&study, (struct reference_options){0}, drift_perturbed, &drift);
+    cr_assert_eq(drift.perturb, drift.truth.count);
+    kept_free(&drift.truth);
+    kept_free(&drift.bound);
+    study_close(&study);
+}

@@ -1,0 +1,95 @@
+/* Overwriting shards before a step, and evaluations under no adapter. */
+#include "job_of.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TINY "qwen3_moe_tiny"
+
+/* A whole tensor of whole numbers: element i is i + step / 2. */
+static enum status write_over(struct subject *subject, const struct param *param, enum part part, int slot,
+                              const char *state, int ndim, const int64_t *shape, int step) {
+    struct tensor whole = {0};
+    struct point point = POINT_NONE;
+    TRY(tensor_make(&whole, subject->dtype, ndim, shape));
+    for (int64_t i = 0; i < tensor_elements(&whole); i++)
+        tensor_set(&whole, i, (double)i + step * 0.5);
+    point.phase = PHASE_PARAM;
+    point.step = step;
+    point.param = param;
+    point.part = part;
+    point.slot = slot;
+    point.state = state;
+    enum status status = subject_overwrite(subject, &point, &whole);
+    tensor_free(&whole);
+    return status;
+}
+
+static enum status overwrite(void *context, struct subject *subject, int step) {
+    const struct param *q = inventory_named(subject->inventory, "model.layers.1.self_attn.q_proj.weight");
+    const struct param *down = inventory_named(subject->inventory, "model.layers.0.mlp.experts.down_proj");
+    const int64_t b[] = {12, 20, 6}, a[] = {12, 6, 14};
+    (void)context;
+    TRY(write_over(subject, q, PART_WEIGHT, -1, NULL, 2, q->shape, step));
+    TRY(write_over(subject, down, PART_LORA_B, -1, NULL, 3, b, step));
+    TRY(write_over(subject, down, PART_LORA_A, -1, "momentum_buffer", 3, a, step));
+    return write_over(subject, down, PART_LORA_A, 0, NULL, 3, a, step); /* the other tenant's slot */
+}
+
+/* Each rank's elements are whole numbers + step / 2, and over all ranks each stands once per holder. */
+static void expect_overwritten(const struct run *run, int step, const char *tensor, int64_t elements) {
+    int64_t total = 0;
+    double sum = 0;
+    for (int rank = 0; rank < mesh_world(&run->mesh); rank++) {
+        const struct tensor *piece = kept_need(run, rank, "step.%d/param/%s", step, tensor);
+        for (int64_t i = 0; i < tensor_elements(piece); i++, total++)
+            sum += tensor_get(piece, i) - step * 0.5;
+    }
+    cr_expect_eq(total, elements, "%s", tensor);
+    cr_expect_eq(sum, (double)(elements * (elements - 1) / 2), "%s", tensor);
+}
+
+Test(hooks, overwrite_before_a_step) {
+    struct made_job made;
+    struct run run = {.before_step = overwrite};
+    job_of(&made, TINY, "ada", "bob", DTYPE_F64, 3, 6);
+    run_world(&run, &made.job, mesh_of("ep", 2, "fsdp", 2));
+    for (int step = 0; step < STEPS; step++) {
+        expect_overwritten(&run, step, "model.layers.1.self_attn.q_proj.weight", 24 * 20);
+        expect_overwritten(&run, step, "model.layers.0.mlp.experts.down_proj.lora_B", 12 * 20 * 6);
+        expect_overwritten(&run, step, "momentum_buffer/model.layers.0.mlp.experts.down_proj.lora_A", 12 * 6 * 14);
+        expect_overwritten(&run, step, "slot.0/model.layers.0.mlp.experts.down_proj.lora_A", 12 * 6 * 14);
+    }
+    run_done(&run);
+    job_done(&made);
+}
+
+/* Evaluations: with the tenant, with the tenant switched off, with none; the last two are the base bit for bit. */
+Test(hooks, disabled_is_the_base) {
+    struct made_job made;
+    struct run run = {0};
+    int micro = 0;
+    job_of(&made, TINY, "ada", NULL, DTYPE_F64, 1, 2);
+    made.actions[1] = (struct action){.kind = ACTION_EVALUATE, .tenant = 0, .micros = 1, .micro = &micro, .step = 0};
+    made.actions[2] = (struct action){.kind = ACTION_ENTER, .tenant = 0};
+    made.actions[3] = (struct action){
+        .kind = ACTION_EVALUATE, .tenant = 0, .disabled = true, .micros = 1, .micro = &micro, .step = 1};
+    made.actions[4] = (struct action){.kind = ACTION_LEAVE, .tenant = 0};
+    made.actions[5] = (struct action){.kind = ACTION_EVALUATE, .tenant = -1, .micros = 1, .micro = &micro, .step = 2};
+    made.job.actions = 6;
+    run_world(&run, &made.job, mesh_of("ep", 2, "fsdp", 1));
+    for (int rank = 0; rank < 2; rank++) {
+        const struct tensor *with = kept_need(&run, rank, "step.0/micro.0/forward/lm_head");
+        const struct tensor *off = kept_need(&run, rank, "step.1/micro.0/forward/lm_head");
+        const struct tensor *none = kept_need(&run, rank, "step.2/micro.0/forward/lm_head");
+        cr_expect_neq(memcmp(with->data, off->data, tensor_bytes(with)), 0);
+        cr_expect_eq(memcmp(none->data, off->data, tensor_bytes(none)), 0);
+        cr_expect_null(kept_find(&run, rank, "step.1/micro.0/gather/model.layers.0.mlp.experts.down_proj.lora_A"));
+        kept_need(&run, rank, "step.1/param/slot.0/model.layers.0.mlp.experts.down_proj.lora_A");
+        kept_need(&run, rank, "step.0/param/momentum_buffer/model.layers.0.mlp.experts.down_proj.lora_A");
+        cr_expect_null(kept_find(&run, rank, "step.0/micro.0/backward/lm_head"));
+    }
+    run_done(&run);
+    job_done(&made);
+}

@@ -1,0 +1,46 @@
+/* Jobs from the fixtures, and everything a world records of them. */
+#ifndef CASES_UNIT_SUBJECT_JOB_OF_H
+#define CASES_UNIT_SUBJECT_JOB_OF_H
+
+#include "ranks.h"
+
+#define STEPS 3
+
+struct made_job {
+    struct job job;
+    struct tenant tenants[2];
+    struct action actions[16];
+    int micros[STEPS];
+};
+
+/* The fixture's tenants (the second may be NULL) acquired in turn; the first trains micro-batches 0, 1, 2 one by one
+ * and is exported before the first step and after each. `slots` physical slots of rank `max_rank`. */
+void job_of(struct made_job *out, const char *fixture, const char *first, const char *second, enum dtype dtype,
+            int slots, int64_t max_rank);
+void job_done(struct made_job *made);
+
+struct kept { /* one record */
+    char *name;
+    struct tensor tensor;
+    struct kept *next;
+};
+
+struct run { /* of a world */
+    const struct job *job;
+    struct mesh mesh;
+    struct rules rules;
+    const char *export_folder;
+    enum status (*before_step)(void *context, struct subject *subject, int step);
+    struct kept *kept[16]; /* [rank], latest first */
+    int records[16];
+};
+
+/* Runs the job on a world of threads and keeps all records. */
+void run_world(struct run *run, const struct job *job, struct mesh mesh);
+void run_done(struct run *run);
+/* NULL if the rank has no such record. */
+const struct tensor *kept_find(const struct run *run, int rank, const char *name);
+const struct tensor *kept_need(const struct run *run, int rank, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif
