@@ -41,7 +41,7 @@ void judge_free(struct judge *judge) {
     for (int i = 0; i < judge->failed_count; i++)
         free(judge->failed[i]);
     for (int layer = 0; judge->route && layer < judge->layers; layer++)
-        route_free(&judge->route[layer]);
+        judge_route_free(&judge->route[layer]);
     if (judge->places.job)
         places_free(&judge->places);
     name_set_free(&judge->names);

@@ -31,7 +31,7 @@ enum status places_make(struct places *out, const struct job *job, const struct 
     return out->param ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-void place_free(struct place *place) {
+void judge_place_free(struct place *place) {
     for (int rank = 0; place->shard && rank < place->world; rank++)
         shard_free(&place->shard[rank]);
     free(place->shard);
@@ -43,7 +43,7 @@ void place_free(struct place *place) {
 
 static void place_release(struct place *place) {
     if (place)
-        place_free(place);
+        judge_place_free(place);
     free(place);
 }
 
@@ -338,7 +338,7 @@ enum status place_rows(struct place *out, const struct places *places, const str
     out->shard = calloc(world, sizeof *out->shard);
     out->turns = 1;
     if (!out->first || !out->turn || !out->shard) {
-        place_free(out);
+        judge_place_free(out);
         return status_fail(STATUS_MEMORY, "out of memory");
     }
     for (int rank = 0; rank < places->world; rank++) {
@@ -346,7 +346,7 @@ enum status place_rows(struct place *out, const struct places *places, const str
         enum status status = shard_of_rows(&out->shard[rank], ndim, shape, route->own + route->begin[rank],
                                            route->begin[rank + 1] - route->begin[rank]);
         if (status != STATUS_OK) {
-            place_free(out);
+            judge_place_free(out);
             return status;
         }
     }

@@ -47,10 +47,10 @@ void places_free(struct places *places); /* accepts {0} */
 /* The place of a point whose whole shape is given; not for exchanged rows. Borrowed from the cache. */
 enum status place_find(struct places *places, const struct point *point, int ndim, const int64_t *shape,
                        const struct place **out);
-/* The place of an exchanged tensor under the choices of `route`; the caller frees it (place_free). */
+/* The place of an exchanged tensor under the choices of `route`; the caller frees it (judge_place_free). */
 enum status place_rows(struct place *out, const struct places *places, const struct point *point, int ndim,
                        const int64_t *shape, const struct route *route);
-void place_free(struct place *place); /* what it holds, not the struct; accepts {0} */
+void judge_place_free(struct place *place); /* what it holds, not the struct; accepts {0} */
 const struct shard *place_shard(const struct place *place, int rank);
 
 /* The line's text without a shape, for dumps. */

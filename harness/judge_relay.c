@@ -180,7 +180,7 @@ static enum status relay_exchanged(struct judge *judge, const struct owed_point 
         return status_fail(STATUS_INTERNAL, "%s: emitted without choices before it", owed->name);
     TRY(place_rows(&place, &judge->places, &owed->point, owed->ndim, owed->shape, route));
     enum status status = relay_point(judge, owed, &place, value);
-    place_free(&place);
+    judge_place_free(&place);
     return status;
 }
 
@@ -195,7 +195,7 @@ static enum status remember(struct judge *judge, const struct owed_point *owed, 
     if (point->activation != ACT_TOPK_INDEX)
         return STATUS_OK;
     const struct micro_batch *micro = micro_numbered(judge->job, point->micro);
-    return route_make(&judge->route[point->layer], judge->places.mesh, owed->place,
+    return judge_route_make(&judge->route[point->layer], judge->places.mesh, owed->place,
                       checkpoint_config(judge->job->model)->experts, micro ? micro->tokens : 1, value->x);
 }
 

@@ -16,14 +16,14 @@ static void rows_free(struct route *route) {
     route->made = false;
 }
 
-void route_free(struct route *route) {
+void judge_route_free(struct route *route) {
     free(route->scores);
     rows_free(route);
     *route = (struct route){0};
 }
 
 enum status route_scores(struct route *route, int64_t tokens, int64_t experts, const double *scores) {
-    route_free(route);
+    judge_route_free(route);
     size_t bytes = (size_t)(tokens * experts) * sizeof *scores;
     route->scores = malloc(bytes ? bytes : 1);
     if (!route->scores)
@@ -104,7 +104,7 @@ static enum status rows_share_out(struct route *route, const struct mesh *mesh, 
     return STATUS_OK;
 }
 
-enum status route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
+enum status judge_route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
                        int64_t batch_tokens, const double *choice) {
     rows_free(route);
     route->tokens = topk->shape[0];

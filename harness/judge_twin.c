@@ -160,7 +160,7 @@ static enum status compare_exchanged(struct judge *judge, const struct trace *tr
         return STATUS_OK;
     TRY(place_rows(&place, &judge->places, &owed->point, owed->ndim, owed->shape, route));
     enum status status = compare_point(judge, trace, twin, owed, &place);
-    place_free(&place);
+    judge_place_free(&place);
     return status;
 }
 
@@ -170,14 +170,14 @@ static enum status route_from_records(struct judge *judge, const struct trace *t
     const struct micro_batch *micro = micro_numbered(judge->job, owed->point.micro);
     int64_t experts = checkpoint_config(judge->job->model)->experts;
     bool sound;
-    route_free(route);
+    judge_route_free(route);
     TRY(records_find(judge, trace, &owed->point, owed->name, owed->place, false, &sound));
     if (!sound)
         return STATUS_OK;
     TRY(records_assemble(judge, owed->place, NULL));
     if (!choices_usable(judge->x, owed->shape[0], owed->shape[1], experts))
         return STATUS_OK;
-    return route_make(route, judge->places.mesh, owed->place, experts, micro ? micro->tokens : 1, judge->x);
+    return judge_route_make(route, judge->places.mesh, owed->place, experts, micro ? micro->tokens : 1, judge->x);
 }
 
 static enum status compare_all(struct judge *judge, const struct trace *trace, const struct trace *twin) {

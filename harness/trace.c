@@ -5,14 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status trace_make(struct trace *out, int ranks)
-{
+enum status trace_make(struct trace *out, int ranks) {
     *out = (struct trace){.ranks = ranks, .rank = calloc((size_t)ranks, sizeof *out->rank)};
     return out->rank == NULL ? status_fail(STATUS_MEMORY, "out of memory for a trace of %d ranks", ranks) : STATUS_OK;
 }
 
-void trace_free(struct trace *trace)
-{
+void trace_free(struct trace *trace) {
     for (int r = 0; r < trace->ranks && trace->rank != NULL; r++) {
         free(trace->rank[r].record);
         free(trace->rank[r].slot);
@@ -25,16 +23,14 @@ void trace_free(struct trace *trace)
 }
 
 /* The slot of a name: its record number + 1, or 0 where it would go. The table is a power of two, at most half full. */
-static int *slot_of(const struct trace_rank *rank, const char *name)
-{
+static int *slot_of(const struct trace_rank *rank, const char *name) {
     int mask = rank->slots - 1;
     for (int i = (int)(random_stream(name) & (uint64_t)mask);; i = (i + 1) & mask)
         if (rank->slot[i] == 0 || strcmp(rank->record[rank->slot[i] - 1].name, name) == 0)
             return &rank->slot[i];
 }
 
-static enum status grow(struct trace_rank *rank)
-{
+static enum status grow(struct trace_rank *rank) {
     int slots = rank->slots == 0 ? 64 : 2 * rank->slots;
     struct trace_record *record = realloc(rank->record, (size_t)slots / 2 * sizeof *record);
     if (record != NULL)
@@ -52,8 +48,7 @@ static enum status grow(struct trace_rank *rank)
     return STATUS_OK;
 }
 
-enum status trace_add(struct trace *trace, int rank, const char *name, const struct tensor *view)
-{
+enum status trace_add(struct trace *trace, int rank, const char *name, const struct tensor *view) {
     struct trace_rank *to = &trace->rank[rank];
     if (to->count == to->slots / 2)
         TRY(grow(to));
@@ -66,8 +61,7 @@ enum status trace_add(struct trace *trace, int rank, const char *name, const str
     return STATUS_OK;
 }
 
-const struct trace_record *trace_find(const struct trace *trace, int rank, const char *name)
-{
+const struct trace_record *trace_find(const struct trace *trace, int rank, const char *name) {
     const struct trace_rank *from = &trace->rank[rank];
     if (from->slots == 0)
         return NULL;

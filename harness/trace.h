@@ -31,15 +31,16 @@ enum status trace_make(struct trace *out, int ranks);
 enum status trace_add(struct trace *trace, int rank, const char *name, const struct tensor *view);
 const struct trace_record *trace_find(const struct trace *trace, int rank, const char *name); /* NULL if absent */
 void trace_free(struct trace *trace);
-/* Rank files of a dump: FOLDER/rank00000.safetensors ... (DESIGN.md section 9): records as tensors, metadata schema, rank, world,
- * mesh, and `layout`, one JSON object in recorded order. `layout_of` gives a record's layout line. */
+/* Rank files of a dump: FOLDER/rank00000.safetensors ... (DESIGN.md section 9): records as tensors, metadata schema,
+ * rank, world, mesh, and `layout`, one JSON object in recorded order. `layout_of` gives a record's layout line. */
 enum status trace_write_rank(const char *path, const struct trace_rank *rank, const struct safetensors_pair *metadata,
                              int pairs);
 enum status trace_open(struct trace *out, const char *folder, int ranks);
 
 /* One rank's sink in a shared mapping. Records of all ranks share the arena; memory is touched only as it is used. */
 struct arena;
-enum status arena_make(struct arena **out, size_t bytes, int ranks); /* before the ranks are forked; bytes are virtual */
+enum status arena_make(struct arena **out, size_t bytes,
+                       int ranks); /* before the ranks are forked; bytes are virtual */
 void arena_free(struct arena *arena);
 void arena_reset(struct arena *arena); /* forget all records and give the pages back; no rank may be writing */
 enum status arena_record(struct arena *arena, int rank, const char *name, const struct tensor *data); /* copies */

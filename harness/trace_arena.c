@@ -30,13 +30,11 @@ struct arena {
     int ranks;
 };
 
-static size_t align(size_t bytes, size_t to)
-{
+static size_t align(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
 
-enum status arena_make(struct arena **out, size_t bytes, int ranks)
-{
+enum status arena_make(struct arena **out, size_t bytes, int ranks) {
     struct arena *arena = calloc(1, sizeof *arena);
     if (arena == NULL)
         return status_fail(STATUS_MEMORY, "out of memory for the records of %d ranks", ranks);
@@ -53,16 +51,14 @@ enum status arena_make(struct arena **out, size_t bytes, int ranks)
     return STATUS_OK;
 }
 
-void arena_free(struct arena *arena)
-{
+void arena_free(struct arena *arena) {
     if (arena == NULL)
         return;
     munmap(arena->shared, arena->bytes);
     free(arena);
 }
 
-void arena_reset(struct arena *arena)
-{
+void arena_reset(struct arena *arena) {
     size_t used = atomic_load(&arena->shared->used);
     if (used > arena->bytes)
         used = arena->bytes;
@@ -72,13 +68,11 @@ void arena_reset(struct arena *arena)
     atomic_store(&arena->shared->used, arena->start);
 }
 
-static struct arena_record *record_at(const struct arena *arena, size_t offset)
-{
+static struct arena_record *record_at(const struct arena *arena, size_t offset) {
     return (void *)((char *)arena->shared + offset);
 }
 
-static void list_append(struct arena *arena, int rank, size_t offset)
-{
+static void list_append(struct arena *arena, int rank, size_t offset) {
     struct arena_list *list = &arena->shared->list[rank];
     if (list->last == 0)
         list->first = offset;
@@ -87,8 +81,7 @@ static void list_append(struct arena *arena, int rank, size_t offset)
     list->last = offset;
 }
 
-enum status arena_record(struct arena *arena, int rank, const char *name, const struct tensor *data)
-{
+enum status arena_record(struct arena *arena, int rank, const char *name, const struct tensor *data) {
     size_t name_bytes = strlen(name) + 1, bytes = tensor_bytes(data);
     size_t name_at = sizeof(struct arena_record), data_at = align(name_at + name_bytes, ARENA_ALIGN);
     size_t need = align(data_at + bytes, ARENA_ALIGN);
@@ -107,8 +100,7 @@ enum status arena_record(struct arena *arena, int rank, const char *name, const 
     return STATUS_OK;
 }
 
-enum status arena_trace(struct arena *arena, struct trace *out)
-{
+enum status arena_trace(struct arena *arena, struct trace *out) {
     TRY(trace_make(out, arena->ranks));
     char *base = (char *)arena->shared;
     for (int r = 0; r < arena->ranks; r++)

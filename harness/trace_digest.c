@@ -10,13 +10,11 @@ struct lanes {
     uint64_t a, b;
 };
 
-static uint64_t rotate(uint64_t x, int by)
-{
+static uint64_t rotate(uint64_t x, int by) {
     return x << by | x >> (64 - by);
 }
 
-static void mix(struct lanes *lanes, uint64_t x, uint64_t y)
-{
+static void mix(struct lanes *lanes, uint64_t x, uint64_t y) {
     const uint64_t c1 = UINT64_C(0x87c37b91114253d5), c2 = UINT64_C(0x4cf5ad432745937f);
     lanes->a ^= rotate(x * c1, 31) * c2;
     lanes->a = (rotate(lanes->a, 27) + lanes->b) * 5 + 0x52dce729;
@@ -24,8 +22,7 @@ static void mix(struct lanes *lanes, uint64_t x, uint64_t y)
     lanes->b = (rotate(lanes->b, 31) + lanes->a) * 5 + 0x38495ab5;
 }
 
-static void mix_bytes(struct lanes *lanes, const void *data, size_t bytes)
-{
+static void mix_bytes(struct lanes *lanes, const void *data, size_t bytes) {
     const char *from = data;
     uint64_t block[2];
     mix(lanes, bytes, 0);
@@ -40,21 +37,18 @@ static void mix_bytes(struct lanes *lanes, const void *data, size_t bytes)
     }
 }
 
-static uint64_t finish(uint64_t x)
-{
+static uint64_t finish(uint64_t x) {
     x = (x ^ x >> 33) * UINT64_C(0xff51afd7ed558ccd);
     x = (x ^ x >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
     return x ^ x >> 33;
 }
 
-static int by_name(const void *a, const void *b)
-{
+static int by_name(const void *a, const void *b) {
     const struct trace_record *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);
 }
 
-static void mix_record(struct lanes *lanes, const struct trace_record *record)
-{
+static void mix_record(struct lanes *lanes, const struct trace_record *record) {
     const struct tensor *tensor = &record->tensor;
     mix_bytes(lanes, record->name, strlen(record->name));
     mix(lanes, (uint64_t)tensor->dtype, (uint64_t)tensor->ndim);
@@ -62,8 +56,7 @@ static void mix_record(struct lanes *lanes, const struct trace_record *record)
     mix_bytes(lanes, tensor->data, tensor_bytes(tensor));
 }
 
-void trace_digest(const struct trace *trace, char out[33])
-{
+void trace_digest(const struct trace *trace, char out[33]) {
     struct lanes lanes = {UINT64_C(0x9e3779b97f4a7c15), (uint64_t)trace->ranks};
     for (int r = 0; r < trace->ranks; r++) {
         const struct trace_rank *rank = &trace->rank[r];

@@ -9,8 +9,7 @@
 #include <string.h>
 
 enum status trace_write_rank(const char *path, const struct trace_rank *rank, const struct safetensors_pair *metadata,
-                             int pairs)
-{
+                             int pairs) {
     struct safetensors_item *items = malloc(((size_t)rank->count + 1) * sizeof *items);
     if (items == NULL)
         return status_fail(STATUS_MEMORY, "%s: out of memory for %d records", path, rank->count);
@@ -22,19 +21,18 @@ enum status trace_write_rank(const char *path, const struct trace_rank *rank, co
 }
 
 static enum status add_entry(struct trace *trace, int rank, const struct safetensors *file,
-                             const struct safetensors_entry *entry)
-{
+                             const struct safetensors_entry *entry) {
     if (entry->tensor.ndim < 0)
-        return status_fail(STATUS_INPUT, "%s: %s has %d dims, expected at most %d", file->path, entry->name, entry->ndim,
-                           TENSOR_MAX_DIMS);
+        return status_fail(STATUS_INPUT, "%s: %s has %d dims, expected at most %d", file->path, entry->name,
+                           entry->ndim, TENSOR_MAX_DIMS);
     if (strlen(entry->name) != entry->name_length)
-        return status_fail(STATUS_INPUT, "%s: the tensor name %s holds a NUL byte, expected text", file->path, entry->name);
+        return status_fail(STATUS_INPUT, "%s: the tensor name %s holds a NUL byte, expected text", file->path,
+                           entry->name);
     return trace_add(trace, rank, entry->name, &entry->tensor);
 }
 
 /* The names of the metadata's `layout` object stand in the order in which they were recorded. */
-static enum status add_in_layout_order(struct trace *trace, int rank, const struct safetensors *file)
-{
+static enum status add_in_layout_order(struct trace *trace, int rank, const struct safetensors *file) {
     const char *text = safetensors_metadata(file, "layout");
     if (text == NULL)
         return STATUS_OK;
@@ -47,8 +45,7 @@ static enum status add_in_layout_order(struct trace *trace, int rank, const stru
     enum status status = STATUS_OK;
     const char *name;
     json_t *line;
-    json_object_foreach(layout, name, line)
-    {
+    json_object_foreach(layout, name, line) {
         const struct safetensors_entry *entry = safetensors_find(file, name);
         if (entry != NULL)
             TRY_DONE(add_entry(trace, rank, file, entry));
@@ -58,8 +55,7 @@ done:
     return status;
 }
 
-static enum status open_rank(struct trace *trace, int rank, const char *folder)
-{
+static enum status open_rank(struct trace *trace, int rank, const char *folder) {
     char name[32];
     snprintf(name, sizeof name, "rank%05d.safetensors", rank);
     char *path = path_join(folder, name);
@@ -76,8 +72,7 @@ static enum status open_rank(struct trace *trace, int rank, const char *folder)
     return STATUS_OK;
 }
 
-enum status trace_open(struct trace *out, const char *folder, int ranks)
-{
+enum status trace_open(struct trace *out, const char *folder, int ranks) {
     enum status status;
     TRY(trace_make(out, ranks));
     out->files = calloc((size_t)ranks, sizeof *out->files);

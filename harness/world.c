@@ -7,15 +7,13 @@
 
 #define LOOK_MS 20 /* how often the ranks' lives are looked at */
 
-double world_seconds(void)
-{
+double world_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void world_pause(int microseconds)
-{
+void world_pause(int microseconds) {
     nanosleep(&(struct timespec){.tv_sec = microseconds / 1000000, .tv_nsec = microseconds % 1000000 * 1000L}, NULL);
 }
 
@@ -23,14 +21,12 @@ void world_pause(int microseconds)
 
 static volatile sig_atomic_t stopped;
 
-static void stop(int signal)
-{
+static void stop(int signal) {
     (void)signal;
     stopped = 1;
 }
 
-void world_handle_signals(void)
-{
+void world_handle_signals(void) {
     /* without SA_RESTART waits return early; a second Ctrl-C ends the harness, its ranks follow */
     struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
@@ -38,15 +34,13 @@ void world_handle_signals(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-bool world_stopped(void)
-{
+bool world_stopped(void) {
     return stopped != 0;
 }
 
 /* ---- launch and end */
 
-enum status world_launch(struct world **out, const struct world_spec *spec)
-{
+enum status world_launch(struct world **out, const struct world_spec *spec) {
     struct world *world = calloc(1, sizeof *world);
     if (world == NULL)
         return status_fail(STATUS_MEMORY, "out of memory for a world of %d ranks", spec->size);
@@ -63,52 +57,45 @@ enum status world_launch(struct world **out, const struct world_spec *spec)
     return STATUS_OK;
 }
 
-void world_end(struct world *world)
-{
+void world_end(struct world *world) {
     if (world == NULL)
         return;
     world->kind->end(world, world->ready && !world->dead && !world_stopped());
     free(world);
 }
 
-enum status world_trace(struct world *world, struct trace *out)
-{
+enum status world_trace(struct world *world, struct trace *out) {
     return world->kind->trace(world, out);
 }
 
-void outcome_free(struct outcome *outcome)
-{
+void outcome_free(struct outcome *outcome) {
     free(outcome->stands);
     *outcome = (struct outcome){0};
 }
 
 /* ---- a case */
 
-static bool fault_stands(const struct world *world)
-{
+static bool fault_stands(const struct world *world) {
     const struct board_fault *fault = &world->board->fault;
     for (int looks = 0; atomic_load(&fault->state) == 1 && looks < 100; looks++)
         world_pause(100); /* it is being written */
     return atomic_load(&fault->state) != 0;
 }
 
-static int count_ready(const struct world *world)
-{
+static int count_ready(const struct world *world) {
     int count = 0;
     for (int r = 0; r < world->spec.size; r++)
         count += atomic_load(&world->board->rank[r].ready) != 0;
     return count;
 }
 
-static void fail_launch(struct outcome *out, const struct world *world, const char *why)
-{
+static void fail_launch(struct outcome *out, const struct world *world, const char *why) {
     out->kind = OUTCOME_LAUNCH;
     snprintf(out->text, sizeof out->text, "the world of %d ranks could not be started: %s", world->spec.size, why);
 }
 
 /* True once every rank is at the board. */
-static bool wait_ready(struct world *world, struct outcome *out)
-{
+static bool wait_ready(struct world *world, struct outcome *out) {
     double limit = 30 + world->spec.size, deadline = world_seconds() + limit;
     char why[800];
     while (count_ready(world) < world->spec.size) {
@@ -133,8 +120,7 @@ static bool wait_ready(struct world *world, struct outcome *out)
 }
 
 /* A rank runs a case when `go` is not its `done`: so go falls to 0 before done does. */
-static void start_case(struct world *world, int index)
-{
+static void start_case(struct world *world, int index) {
     atomic_store(&world->board->go, 0);
     if (world->arena != NULL)
         arena_reset(world->arena);
@@ -144,8 +130,7 @@ static void start_case(struct world *world, int index)
     board_wake(&world->board->go);
 }
 
-static bool all_done(const struct world *world, int index)
-{
+static bool all_done(const struct world *world, int index) {
     for (int r = 0; r < world->spec.size; r++)
         if (atomic_load(&world->board->rank[r].done) != index + 1)
             return false;
@@ -153,8 +138,7 @@ static bool all_done(const struct world *world, int index)
 }
 
 /* True if a rank is dead or has failed; the outcome says so. */
-static bool look_for_death(struct world *world, struct outcome *out)
-{
+static bool look_for_death(struct world *world, struct outcome *out) {
     struct death death;
     if (!world->kind->find_death(world, &death))
         return false;
@@ -165,8 +149,7 @@ static bool look_for_death(struct world *world, struct outcome *out)
     return true;
 }
 
-static void watch(struct world *world, int index, double limit, struct outcome *out)
-{
+static void watch(struct world *world, int index, double limit, struct outcome *out) {
     double start = world_seconds(), look = start;
     for (;;) {
         int seen = atomic_load(&world->board->finished);
@@ -195,8 +178,7 @@ static void watch(struct world *world, int index, double limit, struct outcome *
     }
 }
 
-void world_run(struct world *world, int index, double limit, struct outcome *out)
-{
+void world_run(struct world *world, int index, double limit, struct outcome *out) {
     double start = world_seconds();
     *out = (struct outcome){.kind = OUTCOME_DONE, .rank = -1};
     if (world->dead) {

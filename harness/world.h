@@ -1,9 +1,9 @@
 /* A world: the processes of one engine and size, launched once, that run many cases.
  *
- * Ranks wait at the board for `go`, run the case, show `done`. The harness watches: a rank that dies is noticed within 2 s,
- * one that hangs at the case's limit, a ledger mismatch at once. Whatever happens, world_end leaves no process, no shared
- * segment and no file: local ranks die with the harness (parent-death signal), an mpi world has a janitor process that
- * outlives a killed harness and cleans up. */
+ * Ranks wait at the board for `go`, run the case, show `done`. The harness watches: a rank that dies is noticed within
+ * 2 s, one that hangs at the case's limit, a ledger mismatch at once. Whatever happens, world_end leaves no process, no
+ * shared segment and no file: local ranks die with the harness (parent-death signal), an mpi world has a janitor
+ * process that outlives a killed harness and cleans up. */
 #ifndef HARNESS_WORLD_H
 #define HARNESS_WORLD_H
 
@@ -11,12 +11,17 @@
 #include "harness/trace.h"
 #include "sharded/comm.h"
 
-enum world_engine { ENGINE_LOCAL, ENGINE_THREADS, ENGINE_MPI };
+enum world_engine {
+    ENGINE_LOCAL,
+    ENGINE_THREADS,
+    ENGINE_MPI
+};
 
-/* What a rank does for case number `index` (position in the list that the harness and the ranks share). A status other than
- * OK ends the world with the thread's note. */
+/* What a rank does for case number `index` (position in the list that the harness and the ranks share). A status other
+ * than OK ends the world with the thread's note. */
 typedef enum status (*rank_main)(void *context, int index, struct comm *comm,
-                                 enum status (*record)(void *sink, const struct point *point, const struct tensor *data),
+                                 enum status (*record)(void *sink, const struct point *point,
+                                                       const struct tensor *data),
                                  void *sink);
 
 struct world_spec {
@@ -43,10 +48,10 @@ enum outcome_kind {
 
 struct outcome {
     enum outcome_kind kind;
-    struct board_fault fault; /* ORDER, CRASH with a note */
-    int rank;                 /* CRASH, HANG: the first at fault; else -1 */
-    char text[1024];          /* one sentence: rank, signal or exit code, last operation */
-    int ranks;                /* HANG: where each rank stands: */
+    struct board_fault fault;    /* ORDER, CRASH with a note */
+    int rank;                    /* CRASH, HANG: the first at fault; else -1 */
+    char text[1024];             /* one sentence: rank, signal or exit code, last operation */
+    int ranks;                   /* HANG: where each rank stands: */
     struct ledger_entry *stands; /* [ranks], owned by the outcome */
     double seconds;
 };
@@ -63,7 +68,8 @@ void world_end(struct world *world); /* accepts NULL */
 void world_handle_signals(void);
 bool world_stopped(void);
 
-/* The body of an mpi rank process: joins the world of `folder` and serves cases until told to leave. Returns the exit code. */
+/* The body of an mpi rank process: joins the world of `folder` and serves cases until told to leave. Returns the exit
+ * code. */
 int world_worker(const char *folder, rank_main run, void *context);
 
 #endif

@@ -13,8 +13,7 @@
 #define GONE_SECONDS 3.0   /* for killed processes to go */
 #define REMOVE_SECONDS 2.0 /* for a folder in which somebody still wrote */
 
-static char *process_file(pid_t pid, const char *name, size_t *length)
-{
+static char *process_file(pid_t pid, const char *name, size_t *length) {
     char path[64], *text = NULL;
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -34,12 +33,11 @@ static char *process_file(pid_t pid, const char *name, size_t *length)
     }
     close(file);
     if (text != NULL)
-        text[*length = used] = '\0';
+        text[ *length = used] = '\0';
     return text;
 }
 
-bool process_alive(pid_t pid)
-{
+bool process_alive(pid_t pid) {
     size_t length;
     char *stat = pid > 0 ? process_file(pid, "stat", &length) : NULL;
     char *state = stat == NULL ? NULL : strrchr(stat, ')'); /* the name before it may hold anything */
@@ -49,8 +47,7 @@ bool process_alive(pid_t pid)
 }
 
 /* A process of this world has the world's folder as its last argument; another that got its number has not. */
-static bool belongs(pid_t pid, const char *folder)
-{
+static bool belongs(pid_t pid, const char *folder) {
     size_t length = 0, want = strlen(folder) + 1;
     char *line = pid > 0 ? process_file(pid, "cmdline", &length) : NULL;
     bool same = line != NULL && length > want && line[length - want - 1] == '\0' &&
@@ -59,8 +56,7 @@ static bool belongs(pid_t pid, const char *folder)
     return same && process_alive(pid);
 }
 
-static int kill_round(const char *folder, struct mpi_processes *processes, const struct board *board)
-{
+static int kill_round(const char *folder, struct mpi_processes *processes, const struct board *board) {
     int left = 0;
     for (int r = -1; r < board->world; r++) {
         pid_t pid = r < 0 ? atomic_load(&processes->mpirun) : atomic_load(&board->rank[r].pid);
@@ -72,15 +68,13 @@ static int kill_round(const char *folder, struct mpi_processes *processes, const
     return left;
 }
 
-void world_mpi_kill(const char *folder, struct mpi_processes *processes, const struct board *board)
-{
+void world_mpi_kill(const char *folder, struct mpi_processes *processes, const struct board *board) {
     double deadline = world_seconds() + GONE_SECONDS;
     while (kill_round(folder, processes, board) > 0 && world_seconds() < deadline)
         world_pause(2000);
 }
 
-static void remove_folder(const char *folder)
-{
+static void remove_folder(const char *folder) {
     double deadline = world_seconds() + REMOVE_SECONDS;
     folder_remove(folder);
     while (path_exists(folder) && world_seconds() < deadline) {
@@ -91,8 +85,7 @@ static void remove_folder(const char *folder)
 }
 
 /* Holds nothing of the harness open but its pipe, and is out of reach of the terminal's signals. */
-static void stand_alone(int pipe_end)
-{
+static void stand_alone(int pipe_end) {
     setsid();
     int null = open("/dev/null", O_RDWR);
     for (int i = 0; i < 3 && null >= 0; i++)
@@ -106,8 +99,7 @@ static void stand_alone(int pipe_end)
 }
 
 static _Noreturn void janitor(const char *folder, struct mpi_processes *processes, const struct board *board,
-                              int pipe_end)
-{
+                              int pipe_end) {
     stand_alone(pipe_end);
     char byte;
     while (read(pipe_end, &byte, 1) < 0 && errno == EINTR)
@@ -117,8 +109,7 @@ static _Noreturn void janitor(const char *folder, struct mpi_processes *processe
     _exit(0);
 }
 
-enum status janitor_start(const char *folder, struct mpi_processes *processes, const struct board *board, int *out)
-{
+enum status janitor_start(const char *folder, struct mpi_processes *processes, const struct board *board, int *out) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return status_fail(STATUS_RANK, "no pipe for the janitor: %s", strerror(errno));

@@ -17,8 +17,7 @@
 
 /* ---- in the rank */
 
-static void rank_body(struct world *world, int rank, pid_t parent)
-{
+static void rank_body(struct world *world, int rank, pid_t parent) {
     struct world_rank self = {.run = world->spec.run, .context = world->spec.context, .parent = parent};
     self.arena = world->arena;
     self.arena_rank = rank;
@@ -34,8 +33,7 @@ static void rank_body(struct world *world, int rank, pid_t parent)
 }
 
 /* The parent may have died before the request for its death took effect. */
-static void follow_parent(pid_t parent)
-{
+static void follow_parent(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(3);
@@ -50,15 +48,13 @@ struct thread_rank {
     pid_t parent;
 };
 
-static void *thread_body(void *argument)
-{
+static void *thread_body(void *argument) {
     const struct thread_rank *self = argument;
     rank_body(self->world, self->rank, self->parent);
     return NULL;
 }
 
-static void run_threads(struct world *world, pid_t parent)
-{
+static void run_threads(struct world *world, pid_t parent) {
     int size = world->spec.size;
     pthread_t *thread = calloc((size_t)size, sizeof *thread);
     struct thread_rank *self = calloc((size_t)size, sizeof *self);
@@ -81,8 +77,7 @@ static void run_threads(struct world *world, pid_t parent)
 
 /* ---- in the harness */
 
-static enum status fork_process(struct world *world, int number)
-{
+static enum status fork_process(struct world *world, int number) {
     pid_t parent = getpid(), pid = fork();
     if (pid < 0)
         return status_fail(STATUS_RANK, "no process for rank %d: %s", number, strerror(errno));
@@ -98,14 +93,13 @@ static enum status fork_process(struct world *world, int number)
     return STATUS_OK;
 }
 
-static enum status local_launch(struct world *world)
-{
+static enum status local_launch(struct world *world) {
     int size = world->spec.size;
     TRY(world_arena(&world->arena, size));
     world->pids = world->spec.engine == ENGINE_THREADS ? 1 : size;
     world->pid = calloc((size_t)world->pids, sizeof *world->pid);
-    void *memory = mmap(NULL, comm_local_bytes(size), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, comm_local_bytes(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || world->pid == NULL) {
         if (memory != MAP_FAILED)
             munmap(memory, comm_local_bytes(size));
@@ -121,8 +115,7 @@ static enum status local_launch(struct world *world)
 }
 
 /* The first process found dead. */
-static bool local_find_death(struct world *world, struct death *out)
-{
+static bool local_find_death(struct world *world, struct death *out) {
     for (int i = 0; i < world->pids; i++) {
         int status;
         if (world->pid[i] == 0 || waitpid(world->pid[i], &status, WNOHANG) != world->pid[i])
@@ -138,8 +131,7 @@ static bool local_find_death(struct world *world, struct death *out)
     return false;
 }
 
-static bool local_launch_failed(struct world *world, char *text, size_t size)
-{
+static bool local_launch_failed(struct world *world, char *text, size_t size) {
     struct death death;
     if (!local_find_death(world, &death))
         return false;
@@ -147,21 +139,18 @@ static bool local_launch_failed(struct world *world, char *text, size_t size)
     return true;
 }
 
-static enum status local_trace(struct world *world, struct trace *out)
-{
+static enum status local_trace(struct world *world, struct trace *out) {
     return arena_trace(world->arena, out);
 }
 
-static bool any_left(const struct world *world)
-{
+static bool any_left(const struct world *world) {
     for (int i = 0; i < world->pids; i++)
         if (world->pid[i] != 0)
             return true;
     return false;
 }
 
-static void wait_all(struct world *world)
-{
+static void wait_all(struct world *world) {
     struct death death;
     double deadline = world_seconds() + LEAVE_SECONDS;
     while (any_left(world) && world_seconds() < deadline)
@@ -169,8 +158,7 @@ static void wait_all(struct world *world)
             world_pause(200);
 }
 
-static void local_end(struct world *world, bool graceful)
-{
+static void local_end(struct world *world, bool graceful) {
     if (graceful) {
         atomic_store(&world->board->go, -1);
         board_wake(&world->board->go);

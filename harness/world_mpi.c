@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LEAVE_SECONDS 5.0  /* for MPI_Finalize */
-#define REASON_SECONDS 1.0 /* for mpirun to say how a rank died */
+#define REASON_SECONDS 1.5 /* for mpirun to say how a rank died */
 
 /* What OpenMPI 4.1 needs: root is allowed, more ranks than cores, no binding, waiting ranks yield (spinning ones are a
  * hundred times slower than the work), shared memory and TCP only, no ptrace, no ssh for a local run. */
@@ -33,8 +33,7 @@ static const char *const settings[] = {
 
 /* ---- the folder and the board */
 
-static enum status make_folder(struct world *world)
-{
+static enum status make_folder(struct world *world) {
     const char *base = getenv("TMPDIR");
     char *absolute = realpath(base != NULL && base[0] != '\0' ? base : "/tmp", NULL);
     if (absolute == NULL)
@@ -52,8 +51,7 @@ static enum status make_folder(struct world *world)
     return STATUS_OK;
 }
 
-static enum status make_board(struct world *world)
-{
+static enum status make_board(struct world *world) {
     size_t bytes = board_bytes(world->spec.size);
     char *path = path_join(world->folder, WORLD_BOARD_FILE);
     int file = path == NULL ? -1 : open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -78,8 +76,7 @@ static enum status make_board(struct world *world)
 /* ---- mpirun */
 
 /* The variables of an mpirun around us would make ours fail. */
-static bool scrubbed(const char *variable)
-{
+static bool scrubbed(const char *variable) {
     static const char *const prefixes[] = {"OMPI_", "PMIX_", "ORTE_", "TMPDIR="};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
@@ -88,8 +85,7 @@ static bool scrubbed(const char *variable)
 }
 
 /* environ without those, with the settings and all of OpenMPI's own files in the folder. */
-static char **make_environment(const char *folder)
-{
+static char **make_environment(const char *folder) {
     size_t count = 0, fixed = sizeof settings / sizeof *settings;
     while (environ[count] != NULL)
         count++;
@@ -109,8 +105,7 @@ static char **make_environment(const char *folder)
 }
 
 /* mpirun -np N PROGRAM ARGUMENT... FOLDER */
-static char **make_arguments(const struct world *world, char *number)
-{
+static char **make_arguments(const struct world *world, char *number) {
     int count = 0;
     while (world->spec.arguments != NULL && world->spec.arguments[count] != NULL)
         count++;
@@ -128,8 +123,7 @@ static char **make_arguments(const struct world *world, char *number)
     return arguments;
 }
 
-static int open_output(const char *folder, const char *name)
-{
+static int open_output(const char *folder, const char *name) {
     char *path = path_join(folder, name);
     int file = path == NULL ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     free(path);
@@ -137,8 +131,7 @@ static int open_output(const char *folder, const char *name)
 }
 
 /* In the child. Ctrl-C must not reach mpirun: its group is its own. */
-static _Noreturn void become_mpirun(struct world *world, pid_t parent)
-{
+static _Noreturn void become_mpirun(struct world *world, pid_t parent) {
     char number[16];
     snprintf(number, sizeof number, "%d", world->spec.size);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -159,8 +152,7 @@ static _Noreturn void become_mpirun(struct world *world, pid_t parent)
     _exit(127);
 }
 
-static enum status start_mpirun(struct world *world)
-{
+static enum status start_mpirun(struct world *world) {
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
     if (pid < 0)
@@ -172,8 +164,7 @@ static enum status start_mpirun(struct world *world)
     return STATUS_OK;
 }
 
-static enum status mpi_launch(struct world *world)
-{
+static enum status mpi_launch(struct world *world) {
     world->pid = calloc(1, sizeof *world->pid);
     if (world->pid == NULL)
         return status_fail(STATUS_MEMORY, "out of memory for a world of %d ranks", world->spec.size);
@@ -186,8 +177,7 @@ static enum status mpi_launch(struct world *world)
 /* ---- watching */
 
 /* mpirun's exit, if it has ended; `code` as a shell would say it. */
-static bool reap_mpirun(struct world *world, int *code)
-{
+static bool reap_mpirun(struct world *world, int *code) {
     int status;
     if (world->pid[0] == 0 || waitpid(world->pid[0], &status, WNOHANG) != world->pid[0])
         return false;
@@ -198,8 +188,7 @@ static bool reap_mpirun(struct world *world, int *code)
 }
 
 /* The last words of mpirun in one line. */
-static void tail(const struct world *world, char *text, size_t size)
-{
+static void tail(const struct world *world, char *text, size_t size) {
     char *path = path_join(world->folder, WORLD_STDERR_FILE), *words = NULL;
     size_t length = 0;
     snprintf(text, size, "it said nothing");
@@ -218,8 +207,7 @@ static void tail(const struct world *world, char *text, size_t size)
     free(path);
 }
 
-static bool mpi_launch_failed(struct world *world, char *text, size_t size)
-{
+static bool mpi_launch_failed(struct world *world, char *text, size_t size) {
     int code;
     if (!reap_mpirun(world, &code))
         return false;
@@ -230,8 +218,7 @@ static bool mpi_launch_failed(struct world *world, char *text, size_t size)
 }
 
 /* How the rank died is known to mpirun alone: it ends with the code of the first that failed. */
-static void find_manner(struct world *world, struct death *out)
-{
+static void find_manner(struct world *world, struct death *out) {
     int code = 0;
     bool ended = false;
     double deadline = world_seconds() + REASON_SECONDS;
@@ -246,8 +233,7 @@ static void find_manner(struct world *world, struct death *out)
         out->code = code;
 }
 
-static bool mpi_find_death(struct world *world, struct death *out)
-{
+static bool mpi_find_death(struct world *world, struct death *out) {
     const struct board *board = world->board;
     *out = (struct death){.rank = -1};
     for (int r = 0; r < world->spec.size && out->rank < 0; r++)
@@ -259,15 +245,13 @@ static bool mpi_find_death(struct world *world, struct death *out)
     return true;
 }
 
-static enum status mpi_trace(struct world *world, struct trace *out)
-{
+static enum status mpi_trace(struct world *world, struct trace *out) {
     return trace_open(out, world->folder, world->spec.size);
 }
 
 /* ---- the end */
 
-static void wait_mpirun(struct world *world, double seconds)
-{
+static void wait_mpirun(struct world *world, double seconds) {
     int code;
     double deadline = world_seconds() + seconds;
     while (world->pid[0] != 0 && !reap_mpirun(world, &code) && world_seconds() < deadline)
@@ -275,8 +259,7 @@ static void wait_mpirun(struct world *world, double seconds)
 }
 
 /* The janitor removes the folder, whoever ends first. */
-static void wait_janitor(struct world *world)
-{
+static void wait_janitor(struct world *world) {
     if (write(world->pipe, "q", 1) < 0)
         perror("shardproof: the janitor's pipe");
     close(world->pipe);
@@ -284,8 +267,7 @@ static void wait_janitor(struct world *world)
         continue;
 }
 
-static void mpi_end(struct world *world, bool graceful)
-{
+static void mpi_end(struct world *world, bool graceful) {
     if (graceful) {
         atomic_store(&world->board->go, -1);
         board_wake(&world->board->go);

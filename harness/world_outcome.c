@@ -8,8 +8,7 @@
 #include <string.h>
 
 /* " in all_gather(...) at ... (its collective 41)": where a rank is, or was last. */
-static void where(const struct world *world, int rank, char *out, size_t size)
-{
+static void where(const struct world *world, int rank, char *out, size_t size) {
     struct ledger_entry entry;
     char call[320];
     board_entry_read(world->board, rank, &entry);
@@ -22,8 +21,7 @@ static void where(const struct world *world, int rank, char *out, size_t size)
         snprintf(out, size, " after %s (its collective %" PRId64 ")", call, entry.sequence);
 }
 
-void outcome_fault(const struct world *world, struct outcome *out)
-{
+void outcome_fault(const struct world *world, struct outcome *out) {
     const struct board_fault *fault = &world->board->fault;
     out->fault.kind = fault->kind;
     out->fault.rank = fault->rank;
@@ -45,8 +43,7 @@ void outcome_fault(const struct world *world, struct outcome *out)
     snprintf(out->text, sizeof out->text, "rank %d failed%s: %s", fault->rank, place, fault->text);
 }
 
-static void manner(const struct death *death, char *out, size_t size)
-{
+static void manner(const struct death *death, char *out, size_t size) {
     if (!death->known)
         snprintf(out, size, "died");
     else if (death->signal != 0)
@@ -55,8 +52,7 @@ static void manner(const struct death *death, char *out, size_t size)
         snprintf(out, size, "exited with code %d", death->code);
 }
 
-void outcome_crash(const struct world *world, const struct death *death, struct outcome *out)
-{
+void outcome_crash(const struct world *world, const struct death *death, struct outcome *out) {
     char how[64], place[400];
     manner(death, how, sizeof how);
     out->kind = OUTCOME_CRASH;
@@ -64,7 +60,8 @@ void outcome_crash(const struct world *world, const struct death *death, struct 
     out->fault = (struct board_fault){.kind = FAULT_CRASH, .rank = death->rank};
     if (death->rank < 0) {
         where(world, 0, place, sizeof place);
-        snprintf(out->text, sizeof out->text, "the process of all %d ranks %s; rank 0 was%s", world->spec.size, how, place);
+        snprintf(out->text, sizeof out->text, "the process of all %d ranks %s; rank 0 was%s", world->spec.size, how,
+                 place);
     } else {
         where(world, death->rank, place, sizeof place);
         board_entry_read(world->board, death->rank, &out->fault.entry);
@@ -76,8 +73,7 @@ void outcome_crash(const struct world *world, const struct death *death, struct 
 }
 
 /* Who holds the others up: ranks at work outside a collective; if all are inside, those with the lowest collective. */
-static int hold_up(const struct world *world, const struct ledger_entry *stands, bool *holds, bool *waits)
-{
+static int hold_up(const struct world *world, const struct ledger_entry *stands, bool *holds, bool *waits) {
     const struct board *board = world->board;
     int64_t go = atomic_load(&board->go), lowest = INT64_MAX;
     int first = -1;
@@ -101,8 +97,7 @@ static int hold_up(const struct world *world, const struct ledger_entry *stands,
 }
 
 static void hang_text(const struct world *world, double limit, const bool *holds, const bool *waits,
-                      struct outcome *out)
-{
+                      struct outcome *out) {
     char who[160], others[160], place[400], call[320];
     int waiting = -1;
     for (int r = world->spec.size - 1; r >= 0; r--)
@@ -119,8 +114,7 @@ static void hang_text(const struct world *world, double limit, const bool *holds
              strchr(others, 's') == NULL ? "s" : "", call, out->stands[waiting].sequence);
 }
 
-void outcome_hang(const struct world *world, double limit, struct outcome *out)
-{
+void outcome_hang(const struct world *world, double limit, struct outcome *out) {
     int size = world->spec.size;
     out->kind = OUTCOME_HANG;
     out->stands = calloc((size_t)size, sizeof *out->stands);

@@ -36,7 +36,7 @@ struct world {
     /* mpi */
     char *folder;
     struct mpi_processes *processes; /* shared with the janitor */
-    int pipe; /* the janitor's end: closed or written, it cleans up and leaves */
+    int pipe;                        /* the janitor's end: closed or written, it cleans up and leaves */
 };
 
 double world_seconds(void); /* monotonic */
@@ -49,12 +49,12 @@ struct world_rank {
     struct comm *comm;
     struct arena *arena;
     int arena_rank;
-    pid_t parent;                                          /* leave when it is gone */
+    pid_t parent;                                                                 /* leave when it is gone */
     enum status (*finish)(void *context, struct arena *arena, struct comm *comm); /* before `done`; may be NULL */
     void *finish_context;
 };
 void world_serve(const struct world_rank *rank); /* until told to leave */
-_Noreturn void world_leave(int code);             /* ends the process; keeps coverage counts */
+_Noreturn void world_leave(int code);            /* ends the process; keeps coverage counts */
 /* A rank that cannot even open its comm. */
 void world_fault_write(struct board *board, int rank, const char *note);
 enum status world_arena(struct arena **out, int ranks); /* as large as the address space allows */

@@ -7,22 +7,19 @@
 
 extern void __gcov_dump(void) __attribute__((weak));
 
-void world_leave(int code)
-{
+void world_leave(int code) {
     if (__gcov_dump != NULL)
         __gcov_dump();
     _exit(code);
 }
 
-void world_fault_write(struct board *board, int rank, const char *note)
-{
+void world_fault_write(struct board *board, int rank, const char *note) {
     struct board_fault fault = {.kind = FAULT_STATUS, .rank = rank, .ranks = 1, .deviating = {rank}};
     snprintf(fault.text, sizeof fault.text, "%s", note);
     board_fault_write(board, &fault);
 }
 
-enum status world_arena(struct arena **out, int ranks)
-{
+enum status world_arena(struct arena **out, int ranks) {
     const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
     enum status status = STATUS_MEMORY;
     for (size_t bytes = most; bytes >= least && status != STATUS_OK; bytes /= 2)
@@ -37,16 +34,14 @@ struct sink {
     int rank;
 };
 
-static enum status record(void *sink, const struct point *point, const struct tensor *data)
-{
+static enum status record(void *sink, const struct point *point, const struct tensor *data) {
     const struct sink *to = sink;
     char name[POINT_NAME_MAX];
     return arena_record(to->arena, to->rank, point_name(name, point), data);
 }
 
 /* The next case + 1, or -1: leave. `done` is read before `go`: the harness lowers them in the other order. */
-static int wait_go(const struct world_rank *rank)
-{
+static int wait_go(const struct world_rank *rank) {
     struct board *board = comm_board(rank->comm);
     for (;;) {
         int64_t done = atomic_load(&board->rank[comm_rank(rank->comm)].done);
@@ -59,8 +54,7 @@ static int wait_go(const struct world_rank *rank)
     }
 }
 
-static enum status run_case(const struct world_rank *rank, int index)
-{
+static enum status run_case(const struct world_rank *rank, int index) {
     struct sink sink = {.arena = rank->arena, .rank = rank->arena_rank};
     TRY(rank->run(rank->context, index, rank->comm, record, &sink));
     comm_set_intercept(rank->comm, NULL, NULL);
@@ -71,8 +65,7 @@ static enum status run_case(const struct world_rank *rank, int index)
     return rank->finish == NULL ? STATUS_OK : rank->finish(rank->finish_context, rank->arena, rank->comm);
 }
 
-void world_serve(const struct world_rank *rank)
-{
+void world_serve(const struct world_rank *rank) {
     struct board *board = comm_board(rank->comm);
     int go;
     while ((go = wait_go(rank)) > 0) {

@@ -17,8 +17,7 @@
 static struct board_rank *signalled;
 
 /* mpirun ends the survivors after one rank has died. */
-static void told(int signal)
-{
+static void told(int signal) {
     (void)signal;
     if (signalled != NULL)
         atomic_store(&signalled->told, 1);
@@ -31,8 +30,7 @@ struct worker {
 };
 
 /* NULL if the folder is gone: the harness has died. */
-static struct board *map_board(const char *folder)
-{
+static struct board *map_board(const char *folder) {
     struct stat information;
     char *path = path_join(folder, WORLD_BOARD_FILE);
     int file = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
@@ -46,15 +44,13 @@ static struct board *map_board(const char *folder)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-static struct board *give_board(void *context, int world)
-{
+static struct board *give_board(void *context, int world) {
     const struct worker *worker = context;
     return worker->board->world == world ? worker->board : NULL;
 }
 
 /* Shows the pid before MPI_Init, so that a rank that is only starting can be ended too. */
-static int join_board(struct worker *worker)
-{
+static int join_board(struct worker *worker) {
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
     int rank = number == NULL ? -1 : atoi(number);
     worker->board = map_board(worker->folder);
@@ -66,8 +62,7 @@ static int join_board(struct worker *worker)
 }
 
 /* The names in the order in which they were recorded; the lines are the harness's to give. */
-static char *order_text(const struct trace_rank *rank)
-{
+static char *order_text(const struct trace_rank *rank) {
     json_t *layout = json_object();
     for (int i = 0; i < rank->count; i++)
         json_object_set_new(layout, rank->record[i].name, json_string(""));
@@ -76,8 +71,7 @@ static char *order_text(const struct trace_rank *rank)
     return text;
 }
 
-static enum status write_records(const struct worker *worker, const struct trace *trace, struct comm *comm)
-{
+static enum status write_records(const struct worker *worker, const struct trace *trace, struct comm *comm) {
     char name[32], rank[16], world[16];
     snprintf(name, sizeof name, "rank%05d.safetensors", comm_rank(comm));
     snprintf(rank, sizeof rank, "%d", comm_rank(comm));
@@ -88,8 +82,9 @@ static enum status write_records(const struct worker *worker, const struct trace
         status_fail(status, "%s: out of memory", name);
         goto done;
     }
-    struct safetensors_pair metadata[] = {
-        {(char *)(uintptr_t) "rank", rank}, {(char *)(uintptr_t) "world", world}, {(char *)(uintptr_t) "layout", order}};
+    struct safetensors_pair metadata[] = {{(char *)(uintptr_t) "rank", rank},
+                                          {(char *)(uintptr_t) "world", world},
+                                          {(char *)(uintptr_t) "layout", order}};
     status = trace_write_rank(path, &trace->rank[0], metadata, sizeof metadata / sizeof *metadata);
 done:
     free(path);
@@ -97,8 +92,7 @@ done:
     return status;
 }
 
-static enum status finish_case(void *context, struct arena *arena, struct comm *comm)
-{
+static enum status finish_case(void *context, struct arena *arena, struct comm *comm) {
     struct trace trace;
     TRY(arena_trace(arena, &trace));
     enum status status = write_records(context, &trace, comm);
@@ -107,8 +101,7 @@ static enum status finish_case(void *context, struct arena *arena, struct comm *
     return status;
 }
 
-static enum status open_rank(struct worker *worker, struct world_rank *self)
-{
+static enum status open_rank(struct worker *worker, struct world_rank *self) {
     const struct ops *ops = ops_cpu();
     if (ops == NULL)
         return status_fail(STATUS_INPUT, "SHARDPROOF_ISA asks for what this CPU lacks");
@@ -116,8 +109,7 @@ static enum status open_rank(struct worker *worker, struct world_rank *self)
     return comm_mpi_open(give_board, worker, ops, &self->comm);
 }
 
-int world_worker(const char *folder, rank_main run, void *context)
-{
+int world_worker(const char *folder, rank_main run, void *context) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* of mpirun */
     pid_t parent = getppid();
     struct worker worker = {.folder = folder};

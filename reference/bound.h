@@ -73,10 +73,12 @@ static inline struct num num_divide(const struct arithmetic *m, struct num a, st
     return num_fin(m, x, least > 0 ? (a.e + fabs(x) * b.e) / least : INFINITY, 1);
 }
 
-/* |sqrt a' - sqrt a| = |da| / (sqrt a' + sqrt a) <= ea / sqrt a; and never more than sqrt ea. */
+/* |sqrt a' - sqrt a| = |da| / (sqrt a + sqrt a') <= ea / (sqrt a + sqrt(a - ea)); 0 is the least that a' can be. */
 static inline struct num num_root(const struct arithmetic *m, struct num a) {
     double x = sqrt(a.x);
-    return num_fin(m, x, a.e == 0 ? 0 : fmin(a.e / x, sqrt(a.e)), 1);
+    double least = sqrt(fmax(a.x - a.e, 0));
+    double spread = a.e == 0 ? 0 : a.e < a.x ? a.e / (x + least) : sqrt(a.x + a.e);
+    return num_fin(m, x, spread, 1);
 }
 
 /* |exp a' - exp a| = exp a |exp da - 1| <= x expm1(ea). */

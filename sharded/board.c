@@ -14,8 +14,7 @@
 _Static_assert(sizeof(struct ledger_entry) % sizeof(uint64_t) == 0, "entries are copied by words");
 _Static_assert(sizeof(_Atomic int) == sizeof(int), "a futex word is a plain int");
 
-const char *collective_name(enum collective collective)
-{
+const char *collective_name(enum collective collective) {
     static const char *const names[] = {
         [COLLECTIVE_NONE] = "none",
         [COLLECTIVE_ALL_GATHER] = "all_gather",
@@ -27,18 +26,15 @@ const char *collective_name(enum collective collective)
     return (size_t)collective < sizeof names / sizeof *names ? names[collective] : "unknown";
 }
 
-size_t board_bytes(int world)
-{
+size_t board_bytes(int world) {
     return sizeof(struct board) + (size_t)world * sizeof(struct board_rank);
 }
 
-void board_init(struct board *board, int world)
-{
+void board_init(struct board *board, int world) {
     board->world = world;
 }
 
-void board_fault_write(struct board *board, const struct board_fault *fault)
-{
+void board_fault_write(struct board *board, const struct board_fault *fault) {
     int free_state = 0;
     if (!atomic_compare_exchange_strong(&board->fault.state, &free_state, 1))
         return;
@@ -59,24 +55,21 @@ void board_fault_write(struct board *board, const struct board_fault *fault)
  * fence (thread sanitizer knows none). */
 typedef uint64_t __attribute__((may_alias)) shared_word;
 
-void board_words_store(void *to, const void *from, size_t bytes)
-{
+void board_words_store(void *to, const void *from, size_t bytes) {
     shared_word *target = to;
     const shared_word *source = from;
     for (size_t i = 0; i < bytes / sizeof *target; i++)
         __atomic_store_n(&target[i], source[i], __ATOMIC_RELEASE);
 }
 
-void board_words_load(void *to, const void *from, size_t bytes)
-{
+void board_words_load(void *to, const void *from, size_t bytes) {
     shared_word *target = to;
     const shared_word *source = from;
     for (size_t i = 0; i < bytes / sizeof *target; i++)
         target[i] = __atomic_load_n(&source[i], __ATOMIC_ACQUIRE);
 }
 
-void board_entry_write(struct board *board, int rank, const struct ledger_entry *entry)
-{
+void board_entry_write(struct board *board, int rank, const struct ledger_entry *entry) {
     struct board_rank *self = &board->rank[rank];
     int64_t version = atomic_load(&self->publish);
     atomic_store(&self->publish, version + 1);
@@ -84,8 +77,7 @@ void board_entry_write(struct board *board, int rank, const struct ledger_entry 
     atomic_store(&self->publish, version + 2);
 }
 
-void board_entry_read(const struct board *board, int rank, struct ledger_entry *out)
-{
+void board_entry_read(const struct board *board, int rank, struct ledger_entry *out) {
     const struct board_rank *other = &board->rank[rank];
     /* a rank that died while it wrote leaves an odd version: take what is there after a while */
     for (int tries = 0; tries < 10000; tries++) {
@@ -97,8 +89,7 @@ void board_entry_read(const struct board *board, int rank, struct ledger_entry *
     out->group[BOARD_TEXT - 1] = out->site[BOARD_TEXT - 1] = out->what[BOARD_TEXT - 1] = '\0';
 }
 
-char *board_entry_text(char *out, size_t size, const struct ledger_entry *entry)
-{
+char *board_entry_text(char *out, size_t size, const struct ledger_entry *entry) {
     if (entry->operation == COLLECTIVE_NONE)
         snprintf(out, size, "no collective");
     else if (entry->operation == COLLECTIVE_BARRIER)
@@ -109,13 +100,11 @@ char *board_entry_text(char *out, size_t size, const struct ledger_entry *entry)
     return out;
 }
 
-void board_sleep(_Atomic int *word, int seen, int milliseconds)
-{
+void board_sleep(_Atomic int *word, int seen, int milliseconds) {
     struct timespec wait = {.tv_sec = milliseconds / 1000, .tv_nsec = (long)(milliseconds % 1000) * 1000000L};
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &wait, NULL, 0);
 }
 
-void board_wake(_Atomic int *word)
-{
+void board_wake(_Atomic int *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

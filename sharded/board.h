@@ -1,8 +1,8 @@
 /* The board: one page of shared memory per world where every rank shows where it stands.
  *
  * Ranks write their own entry; the harness and (on the local engine) their peers read it. It lies in a shared anonymous
- * mapping (local) or in a mapped file of the world's folder (mpi), so that both engines are supervised alike: which case,
- * which collective, finished or not, and the first fault. */
+ * mapping (local) or in a mapped file of the world's folder (mpi), so that both engines are supervised alike: which
+ * case, which collective, finished or not, and the first fault. */
 #ifndef SHARDED_BOARD_H
 #define SHARDED_BOARD_H
 
@@ -15,32 +15,43 @@
 
 #define BOARD_TEXT 96
 
-enum collective { COLLECTIVE_NONE, COLLECTIVE_ALL_GATHER, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_REDUCE,
-                  COLLECTIVE_ALL_TO_ALL, COLLECTIVE_BARRIER };
+enum collective {
+    COLLECTIVE_NONE,
+    COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALL_REDUCE,
+    COLLECTIVE_ALL_TO_ALL,
+    COLLECTIVE_BARRIER
+};
 const char *collective_name(enum collective collective); /* "all_gather", ... */
 
 /* One ledger entry: what a rank is about to do together with its group. */
 struct ledger_entry {
     int64_t sequence; /* the rank's collectives of this case, from 1 */
     enum collective operation;
-    int dtype;                /* enum dtype */
-    int64_t count;            /* elements per member (all_to_all: not compared, the splits are) */
-    char group[BOARD_TEXT];   /* mesh axes of the group: "ep", "fsdp", "ep*fsdp" */
-    char site[BOARD_TEXT];    /* call site: "sharded/fsdp.c:120" */
-    char what[BOARD_TEXT];    /* the tensor or unit it moves: "model.layers.0" */
+    int dtype;              /* enum dtype */
+    int64_t count;          /* elements per member (all_to_all: not compared, the splits are) */
+    char group[BOARD_TEXT]; /* mesh axes of the group: "ep", "fsdp", "ep*fsdp" */
+    char site[BOARD_TEXT];  /* call site: "sharded/fsdp.c:120" */
+    char what[BOARD_TEXT];  /* the tensor or unit it moves: "model.layers.0" */
 };
 
-enum fault_kind { FAULT_NONE, FAULT_ORDER, FAULT_STATUS, FAULT_CRASH };
+enum fault_kind {
+    FAULT_NONE,
+    FAULT_ORDER,
+    FAULT_STATUS,
+    FAULT_CRASH
+};
 
-struct board_fault {    /* the first fault of a world; written once (compare and swap on `state`) */
-    _Atomic int state;  /* 0 free, 1 being written, 2 complete */
+struct board_fault {   /* the first fault of a world; written once (compare and swap on `state`) */
+    _Atomic int state; /* 0 free, 1 being written, 2 complete */
     enum fault_kind kind;
-    int rank;           /* who deviates (or who failed) */
-    int ranks;          /* how many deviate; their numbers: */
+    int rank;  /* who deviates (or who failed) */
+    int ranks; /* how many deviate; their numbers: */
     int deviating[64];
     struct ledger_entry entry;    /* the deviating rank's call */
     struct ledger_entry expected; /* what the others do */
-    char text[512];     /* one sentence */
+    char text[512];               /* one sentence */
 };
 
 struct board_rank {
@@ -55,8 +66,8 @@ struct board_rank {
 
 struct board {
     int world;
-    _Atomic int go;           /* case number + 1 that may run; -1: leave */
-    _Atomic int finished;     /* futex word: bumped whenever a rank finishes a case or a fault is written */
+    _Atomic int go;       /* case number + 1 that may run; -1: leave */
+    _Atomic int finished; /* futex word: bumped whenever a rank finishes a case or a fault is written */
     struct board_fault fault;
     struct board_rank rank[]; /* [world] */
 };

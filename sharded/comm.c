@@ -4,59 +4,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-int comm_rank(const struct comm *comm)
-{
+int comm_rank(const struct comm *comm) {
     return comm->rank;
 }
 
-int comm_world(const struct comm *comm)
-{
+int comm_world(const struct comm *comm) {
     return comm->world;
 }
 
-const struct ops *comm_ops(const struct comm *comm)
-{
+const struct ops *comm_ops(const struct comm *comm) {
     return comm->ops;
 }
 
-struct board *comm_board(struct comm *comm)
-{
+struct board *comm_board(struct comm *comm) {
     return comm->board;
 }
 
-void comm_set_intercept(struct comm *comm, comm_intercept intercept, void *context)
-{
+void comm_set_intercept(struct comm *comm, comm_intercept intercept, void *context) {
     comm->intercept = intercept;
     comm->intercept_context = context;
 }
 
 /* ---- groups */
 
-int comm_group_size(const struct comm_group *group)
-{
+int comm_group_size(const struct comm_group *group) {
     return group->size;
 }
 
-int comm_group_self(const struct comm_group *group)
-{
+int comm_group_self(const struct comm_group *group) {
     return group->self;
 }
 
-int comm_group_member(const struct comm_group *group, int position)
-{
+int comm_group_member(const struct comm_group *group, int position) {
     return group->member[position];
 }
 
-static void group_free(struct comm_group *group)
-{
+static void group_free(struct comm_group *group) {
     if (group != NULL)
         free(group->member);
     free(group);
 }
 
 static enum status group_new(const struct comm *comm, const int *members, int size, const char *axes,
-                             struct comm_group **out)
-{
+                             struct comm_group **out) {
     struct comm_group *group = calloc(1, sizeof *group);
     int *copy = malloc((size_t)size * sizeof *copy);
     if (group == NULL || copy == NULL) {
@@ -76,8 +66,7 @@ static enum status group_new(const struct comm *comm, const int *members, int si
 }
 
 /* The fault of this rank, with the thread's note, if none stands yet. */
-static void fault_status(struct comm *comm)
-{
+static void fault_status(struct comm *comm) {
     struct board_fault fault = {.kind = FAULT_STATUS, .rank = comm->rank, .ranks = 1, .deviating = {comm->rank}};
     fault.entry = fault.expected = comm->record.entry;
     const char *note = status_note();
@@ -85,8 +74,7 @@ static void fault_status(struct comm *comm)
     board_fault_write(comm->board, &fault);
 }
 
-static enum status members_check(const struct comm *comm, const int *members, int size, const char *axes)
-{
+static enum status members_check(const struct comm *comm, const int *members, int size, const char *axes) {
     bool self = false, ascending = size > 0;
     if (comm->made == COMM_MAX_GROUPS)
         return status_fail(STATUS_INTERNAL, "group %s: a case may make %d groups", axes, COMM_MAX_GROUPS);
@@ -96,12 +84,13 @@ static enum status members_check(const struct comm *comm, const int *members, in
     }
     if (!self || !ascending)
         return status_fail(STATUS_INTERNAL, "group %s of rank %d: %s", axes, comm->rank,
-                           ascending ? "it does not hold the rank itself" : "its ranks are not ascending ranks of the world");
+                           ascending ? "it does not hold the rank itself"
+                                     : "its ranks are not ascending ranks of the world");
     return STATUS_OK;
 }
 
-enum status comm_group_make(struct comm *comm, const int *members, int size, const char *axes, struct comm_group **out)
-{
+enum status comm_group_make(struct comm *comm, const int *members, int size, const char *axes,
+                            struct comm_group **out) {
     enum status status = members_check(comm, members, size, axes);
     if (status == STATUS_OK)
         status = group_new(comm, members, size, axes, out);
@@ -115,8 +104,7 @@ enum status comm_group_make(struct comm *comm, const int *members, int size, con
     return STATUS_OK;
 }
 
-static void groups_drop(struct comm *comm)
-{
+static void groups_drop(struct comm *comm) {
     while (comm->groups != NULL) {
         struct comm_group *next = comm->groups->next;
         group_free(comm->groups);
@@ -125,8 +113,7 @@ static void groups_drop(struct comm *comm)
     comm->made = 0;
 }
 
-void comm_groups_free(struct comm *comm)
-{
+void comm_groups_free(struct comm *comm) {
     if (comm->engine->settle(comm) != STATUS_OK)
         fault_status(comm);
     groups_drop(comm);
@@ -136,8 +123,7 @@ void comm_groups_free(struct comm *comm)
 /* ---- the life of a comm */
 
 enum status comm_make(struct comm **out, int rank, int world, const struct ops *ops, struct board *board,
-                      const struct comm_engine *engine, void *state)
-{
+                      const struct comm_engine *engine, void *state) {
     enum status status = STATUS_OK;
     struct comm *comm = calloc(1, sizeof *comm);
     int *everyone = malloc((size_t)world * sizeof *everyone);
@@ -157,8 +143,7 @@ done:
     return status;
 }
 
-void comm_free(struct comm *comm)
-{
+void comm_free(struct comm *comm) {
     groups_drop(comm);
     group_free(comm->everyone);
     if (comm->scratch != NULL)
@@ -166,16 +151,14 @@ void comm_free(struct comm *comm)
     free(comm);
 }
 
-void comm_close(struct comm *comm)
-{
+void comm_close(struct comm *comm) {
     if (comm == NULL)
         return;
     comm->engine->close(comm);
     comm_free(comm);
 }
 
-void comm_abort(struct comm *comm)
-{
+void comm_abort(struct comm *comm) {
     fault_status(comm);
     comm->engine->abort(comm);
     _Exit(3);
@@ -184,15 +167,13 @@ void comm_abort(struct comm *comm)
 /* ---- collectives */
 
 static bool left_out(struct comm *comm, enum collective operation, const struct comm_group *group,
-                     const struct comm_call *call)
-{
+                     const struct comm_call *call) {
     return comm->intercept != NULL &&
            comm->intercept(comm->intercept_context, operation, group->axes, call->what, comm->rank);
 }
 
 static enum status enter(struct comm *comm, const struct comm_group *group, enum collective operation,
-                         const struct comm_call *call, int64_t count)
-{
+                         const struct comm_call *call, int64_t count) {
     struct ledger_record *record = &comm->record;
     *record = (struct ledger_record){.leader = group->member[0]};
     record->entry.sequence = ++comm->sequence;
@@ -209,16 +190,14 @@ static enum status enter(struct comm *comm, const struct comm_group *group, enum
     return comm->engine->agree(comm, group);
 }
 
-static enum status leave(struct comm *comm, enum status status)
-{
+static enum status leave(struct comm *comm, enum status status) {
     atomic_store(&comm->board->rank[comm->rank].inside, 0);
     if (status != STATUS_OK)
         fault_status(comm);
     return status;
 }
 
-static enum status scratch(struct comm *comm, size_t bytes, void **out)
-{
+static enum status scratch(struct comm *comm, size_t bytes, void **out) {
     if (comm->scratch_bytes < bytes || comm->scratch == NULL) {
         if (comm->scratch != NULL)
             comm->ops->release(comm->scratch);
@@ -230,8 +209,7 @@ static enum status scratch(struct comm *comm, size_t bytes, void **out)
                                  : STATUS_OK;
 }
 
-static enum status summable(const struct comm_call *call)
-{
+static enum status summable(const struct comm_call *call) {
     if (call->dtype == DTYPE_F64 || call->dtype == DTYPE_F32 || call->dtype == DTYPE_I64)
         return STATUS_OK;
     return status_fail(STATUS_INTERNAL, "%s: a sum over ranks of %s, expected float64, float32 or int64", call->site,
@@ -239,8 +217,8 @@ static enum status summable(const struct comm_call *call)
 }
 
 /* out [count] = sum of the blocks [size][count] in group order. */
-static void sum_blocks(const struct comm *comm, enum dtype dtype, int size, int64_t count, const void *blocks, void *out)
-{
+static void sum_blocks(const struct comm *comm, enum dtype dtype, int size, int64_t count, const void *blocks,
+                       void *out) {
     size_t bytes = (size_t)count * dtype_bytes(dtype);
     if (bytes == 0)
         return;
@@ -256,8 +234,7 @@ static void sum_blocks(const struct comm *comm, enum dtype dtype, int size, int6
 }
 
 enum status comm_all_gather(struct comm *comm, struct comm_group *group, const struct comm_call *call, const void *send,
-                            void *recv, int64_t count)
-{
+                            void *recv, int64_t count) {
     if (left_out(comm, COLLECTIVE_ALL_GATHER, group, call))
         return STATUS_OK;
     enum status status;
@@ -268,8 +245,7 @@ done:
 }
 
 static enum status reduce_scatter(struct comm *comm, struct comm_group *group, const struct comm_call *call,
-                                  const void *send, void *recv, int64_t count)
-{
+                                  const void *send, void *recv, int64_t count) {
     size_t block = (size_t)count * dtype_bytes(call->dtype);
     void *blocks;
     TRY(scratch(comm, (size_t)group->size * block, &blocks));
@@ -286,8 +262,7 @@ static enum status reduce_scatter(struct comm *comm, struct comm_group *group, c
 }
 
 enum status comm_reduce_scatter(struct comm *comm, struct comm_group *group, const struct comm_call *call,
-                                const void *send, void *recv, int64_t count)
-{
+                                const void *send, void *recv, int64_t count) {
     if (left_out(comm, COLLECTIVE_REDUCE_SCATTER, group, call))
         return STATUS_OK;
     enum status status;
@@ -299,8 +274,7 @@ done:
 }
 
 enum status comm_all_reduce(struct comm *comm, struct comm_group *group, const struct comm_call *call, void *data,
-                            int64_t count)
-{
+                            int64_t count) {
     if (left_out(comm, COLLECTIVE_ALL_REDUCE, group, call))
         return STATUS_OK;
     enum status status;
@@ -317,8 +291,7 @@ done:
 
 /* The members tell each other what they send and expect; `largest` becomes the largest block of any pair. */
 static enum status agree_splits(struct comm *comm, struct comm_group *group, const int64_t *send_counts,
-                                const int64_t *recv_counts, int64_t *largest)
-{
+                                const int64_t *recv_counts, int64_t *largest) {
     enum status status = STATUS_OK;
     size_t n = (size_t)group->size;
     int64_t *own = malloc(2 * n * sizeof *own), *all = malloc(2 * n * n * sizeof *all);
@@ -345,8 +318,7 @@ done:
 }
 
 static enum status all_to_all(struct comm *comm, struct comm_group *group, enum dtype dtype, const void *send,
-                              const int64_t *send_counts, void *recv, const int64_t *recv_counts)
-{
+                              const int64_t *send_counts, void *recv, const int64_t *recv_counts) {
     int64_t largest;
     TRY(agree_splits(comm, group, send_counts, recv_counts, &largest));
     size_t n = (size_t)group->size, element = dtype_bytes(dtype);
@@ -357,15 +329,13 @@ static enum status all_to_all(struct comm *comm, struct comm_group *group, enum 
         sizes[j] = (size_t)send_counts[j] * element;
         sizes[n + j] = (size_t)recv_counts[j] * element;
     }
-    enum status status =
-        comm->engine->all_to_all(comm, group, send, sizes, recv, sizes + n, (size_t)largest * element);
+    enum status status = comm->engine->all_to_all(comm, group, send, sizes, recv, sizes + n, (size_t)largest * element);
     free(sizes);
     return status;
 }
 
 enum status comm_all_to_all(struct comm *comm, struct comm_group *group, const struct comm_call *call, const void *send,
-                            const int64_t *send_counts, void *recv, const int64_t *recv_counts)
-{
+                            const int64_t *send_counts, void *recv, const int64_t *recv_counts) {
     if (left_out(comm, COLLECTIVE_ALL_TO_ALL, group, call))
         return STATUS_OK;
     int64_t total = 0;
@@ -378,8 +348,7 @@ done:
     return leave(comm, status);
 }
 
-enum status comm_barrier(struct comm *comm, const struct comm_call *call)
-{
+enum status comm_barrier(struct comm *comm, const struct comm_call *call) {
     if (left_out(comm, COLLECTIVE_BARRIER, comm->everyone, call))
         return STATUS_OK;
     enum status status;

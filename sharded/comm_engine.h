@@ -29,8 +29,8 @@ struct comm_engine {
     enum status (*all_to_all)(struct comm *comm, const struct comm_group *group, const void *send,
                               const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest);
     enum status (*settle)(struct comm *comm); /* before the groups go: nobody reads this rank's memory any more */
-    void (*abort)(struct comm *comm); /* does not return */
-    void (*close)(struct comm *comm); /* the engine's state */
+    void (*abort)(struct comm *comm);         /* does not return */
+    void (*close)(struct comm *comm);         /* the engine's state */
 };
 
 struct comm {

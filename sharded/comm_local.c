@@ -8,8 +8,7 @@
 
 /* ---- the shared mapping: header, board, ranks, gates, buffers */
 
-static size_t round_up(size_t bytes, size_t to)
-{
+static size_t round_up(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
 
@@ -17,8 +16,7 @@ struct plan {
     size_t board, ranks, gates, buffers, bytes;
 };
 
-static struct plan plan_make(int world)
-{
+static struct plan plan_make(int world) {
     struct plan plan;
     size_t n = (size_t)world;
     plan.board = round_up(sizeof(struct local_header), 64);
@@ -29,18 +27,15 @@ static struct plan plan_make(int world)
     return plan;
 }
 
-size_t comm_local_bytes(int world)
-{
+size_t comm_local_bytes(int world) {
     return plan_make(world).bytes;
 }
 
-struct board *comm_local_board(void *memory)
-{
+struct board *comm_local_board(void *memory) {
     return (void *)((char *)memory + round_up(sizeof(struct local_header), 64));
 }
 
-void comm_local_init(void *memory, int world)
-{
+void comm_local_init(void *memory, int world) {
     struct local_header *header = memory;
     header->world = world;
     board_init(comm_local_board(memory), world);
@@ -66,14 +61,12 @@ struct local {
     struct use use[LOCAL_BUFFERS];
 };
 
-static int64_t mark_of(const struct comm *comm, int round)
-{
+static int64_t mark_of(const struct comm *comm, int round) {
     return comm->ticket * LOCAL_ROUNDS + round + 1;
 }
 
 /* STATUS_RANK once the world has ended. */
-static enum status world_stands(const struct comm *comm)
-{
+static enum status world_stands(const struct comm *comm) {
     const struct local *local = comm->state;
     if (atomic_load(&local->board->fault.state) != 0)
         return status_fail(STATUS_RANK, "rank %d left: its world has a fault", comm->rank);
@@ -82,8 +75,7 @@ static enum status world_stands(const struct comm *comm)
     return STATUS_OK;
 }
 
-static void pause_briefly(int looks)
-{
+static void pause_briefly(int looks) {
     if (looks < 100)
         sched_yield();
     else
@@ -92,23 +84,20 @@ static void pause_briefly(int looks)
 
 /* ---- the ledger */
 
-static bool record_known(const struct local *local, int rank, int64_t ticket)
-{
+static bool record_known(const struct local *local, int rank, int64_t ticket) {
     int64_t published = atomic_load(&local->ranks[rank].published);
     return published >= ticket && published - ticket <= LOCAL_RING - 2;
 }
 
 /* False if the rank has not come that far, or is so far ahead that its record is gone. */
-static bool record_load(const struct local *local, int rank, int64_t ticket, struct ledger_record *out)
-{
+static bool record_load(const struct local *local, int rank, int64_t ticket, struct ledger_record *out) {
     if (!record_known(local, rank, ticket))
         return false;
     board_words_load(out, &local->ranks[rank].ring[ticket % LOCAL_RING], sizeof *out);
     return record_known(local, rank, ticket);
 }
 
-static bool whole_load(const struct local *local, int rank, int64_t ticket, uint64_t *out)
-{
+static bool whole_load(const struct local *local, int rank, int64_t ticket, uint64_t *out) {
     if (!record_known(local, rank, ticket))
         return false;
     board_words_load(out, &local->ranks[rank].ring[ticket % LOCAL_RING].whole, sizeof *out);
@@ -117,8 +106,7 @@ static bool whole_load(const struct local *local, int rank, int64_t ticket, uint
 
 /* A member that does something else at this ticket; -1: none seen. `passed`: all members went through the gate, so one
  * that has not come to this ticket is at another (one that is far ahead has made this comparison itself). */
-static int find_deviator(const struct comm *comm, const struct comm_group *group, bool passed)
-{
+static int find_deviator(const struct comm *comm, const struct comm_group *group, bool passed) {
     const struct local *local = comm->state;
     for (int i = 0; i < group->size; i++) {
         int rank = group->member[i];
@@ -137,8 +125,7 @@ static int find_deviator(const struct comm *comm, const struct comm_group *group
     return -1;
 }
 
-static int load_ticket(const struct comm *comm, int64_t ticket, struct ledger_record *records, bool *known)
-{
+static int load_ticket(const struct comm *comm, int64_t ticket, struct ledger_record *records, bool *known) {
     int count = 0;
     for (int r = 0; r < comm->world; r++)
         count += known[r] = record_load(comm->state, r, ticket, &records[r]);
@@ -146,8 +133,7 @@ static int load_ticket(const struct comm *comm, int64_t ticket, struct ledger_re
 }
 
 /* The first ticket on which the world's records part, looking again until all ranks have come to it or time is up. */
-static bool first_parting(const struct comm *comm, struct ledger_record *records, bool *known)
-{
+static bool first_parting(const struct comm *comm, struct ledger_record *records, bool *known) {
     const struct local *local = comm->state;
     bool found = false;
     for (int looks = 0; looks < LOCAL_COLLECT_MS; looks++) {
@@ -164,8 +150,7 @@ static bool first_parting(const struct comm *comm, struct ledger_record *records
     return found;
 }
 
-static enum status mismatch(struct comm *comm, int other)
-{
+static enum status mismatch(struct comm *comm, int other) {
     const struct local *local = comm->state;
     struct board_fault fault;
     struct ledger_record *records = calloc((size_t)comm->world, sizeof *records);
@@ -173,8 +158,9 @@ static enum status mismatch(struct comm *comm, int other)
     if (records == NULL || known == NULL) {
         free(records);
         free(known);
-        return status_fail(STATUS_MEMORY, "ranks %d and %d differ in their collectives, and no memory is left to say how",
-                           comm->rank, other);
+        return status_fail(STATUS_MEMORY,
+                           "ranks %d and %d differ in their collectives, and no memory is left to say how", comm->rank,
+                           other);
     }
     if (!first_parting(comm, records, known)) {
         memset(known, 0, (size_t)comm->world * sizeof *known);
@@ -189,8 +175,7 @@ static enum status mismatch(struct comm *comm, int other)
     return status_fail(STATUS_RANK, "%s", fault.text);
 }
 
-static enum status local_agree(struct comm *comm, const struct comm_group *group)
-{
+static enum status local_agree(struct comm *comm, const struct comm_group *group) {
     (void)group;
     struct local *local = comm->state;
     struct local_rank *self = &local->ranks[comm->rank];
@@ -203,8 +188,7 @@ static enum status local_agree(struct comm *comm, const struct comm_group *group
 
 /* ---- gates: all members come before one goes on */
 
-static enum status gate_wait(struct comm *comm, const struct comm_group *group, struct local_gate *gate, int turn)
-{
+static enum status gate_wait(struct comm *comm, const struct comm_group *group, struct local_gate *gate, int turn) {
     const struct local *local = comm->state;
     for (int i = 0; i < local->spins; i++) {
         if (atomic_load_explicit(&gate->turn, memory_order_acquire) != turn)
@@ -227,8 +211,7 @@ static enum status gate_wait(struct comm *comm, const struct comm_group *group, 
     return STATUS_OK;
 }
 
-static enum status gate_pass(struct comm *comm, const struct comm_group *group)
-{
+static enum status gate_pass(struct comm *comm, const struct comm_group *group) {
     struct local *local = comm->state;
     if (group->size == 1)
         return STATUS_OK;
@@ -252,15 +235,13 @@ static enum status gate_pass(struct comm *comm, const struct comm_group *group)
 
 /* ---- buffers: a rank's outgoing bytes of one round */
 
-static char *buffer_of(const struct comm *comm, int rank)
-{
+static char *buffer_of(const struct comm *comm, int rank) {
     const struct local *local = comm->state;
     int64_t which = (2 * comm->ticket + local->round) % LOCAL_BUFFERS;
     return local->buffers + ((size_t)rank * LOCAL_BUFFERS + (size_t)which) * LOCAL_STAGE;
 }
 
-static enum status use_end(struct comm *comm, struct use *use)
-{
+static enum status use_end(struct comm *comm, struct use *use) {
     const struct local *local = comm->state;
     for (int i = 0; use->group != NULL && i < use->group->size; i++) {
         const struct local_rank *reader = &local->ranks[use->group->member[i]];
@@ -275,8 +256,7 @@ static enum status use_end(struct comm *comm, struct use *use)
 }
 
 /* This rank's buffer of the round, once nobody reads what was in it. */
-static enum status buffer_take(struct comm *comm, const struct comm_group *group, char **out)
-{
+static enum status buffer_take(struct comm *comm, const struct comm_group *group, char **out) {
     struct local *local = comm->state;
     struct use *use = &local->use[(2 * comm->ticket + local->round) % LOCAL_BUFFERS];
     TRY(use_end(comm, use));
@@ -286,15 +266,13 @@ static enum status buffer_take(struct comm *comm, const struct comm_group *group
     return STATUS_OK;
 }
 
-static void round_end(struct comm *comm)
-{
+static void round_end(struct comm *comm) {
     struct local *local = comm->state;
     atomic_store_explicit(&local->ranks[comm->rank].finished, mark_of(comm, local->round), memory_order_release);
     local->round++;
 }
 
-static enum status local_settle(struct comm *comm)
-{
+static enum status local_settle(struct comm *comm) {
     struct local *local = comm->state;
     for (int i = 0; i < LOCAL_BUFFERS; i++)
         TRY(use_end(comm, &local->use[i]));
@@ -303,20 +281,17 @@ static enum status local_settle(struct comm *comm)
 
 /* ---- movement */
 
-static void move(void *to, const void *from, size_t bytes)
-{
+static void move(void *to, const void *from, size_t bytes) {
     if (bytes > 0)
         memmove(to, from, bytes);
 }
 
-static size_t smaller(size_t a, size_t b)
-{
+static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
 static enum status local_all_gather(struct comm *comm, const struct comm_group *group, const void *send, void *recv,
-                                    size_t bytes)
-{
+                                    size_t bytes) {
     size_t at = 0;
     if (bytes > 0)
         move((char *)recv + (size_t)group->self * bytes, send, bytes);
@@ -339,8 +314,7 @@ static enum status local_all_gather(struct comm *comm, const struct comm_group *
 
 /* The part [at, at+room) of member j's block goes to slice j of the buffer; slices are `room` long. */
 static void stage_blocks(const struct comm_group *group, const char *send, const size_t *send_bytes, size_t at,
-                         size_t room, char *buffer)
-{
+                         size_t room, char *buffer) {
     for (int j = 0; j < group->size; j++) {
         if (j != group->self && send_bytes[j] > at)
             memcpy(buffer + (size_t)j * room, send + at, smaller(room, send_bytes[j] - at));
@@ -349,8 +323,7 @@ static void stage_blocks(const struct comm_group *group, const char *send, const
 }
 
 static void take_blocks(struct comm *comm, const struct comm_group *group, char *recv, const size_t *recv_bytes,
-                        size_t at, size_t room)
-{
+                        size_t at, size_t room) {
     for (int i = 0; i < group->size; i++) {
         const char *slice = buffer_of(comm, group->member[i]) + (size_t)group->self * room;
         if (i != group->self && recv_bytes[i] > at)
@@ -360,8 +333,7 @@ static void take_blocks(struct comm *comm, const struct comm_group *group, char 
 }
 
 static void move_self(const struct comm_group *group, const char *send, const size_t *send_bytes, char *recv,
-                      const size_t *recv_bytes)
-{
+                      const size_t *recv_bytes) {
     for (int j = 0; j < group->self; j++) {
         send += send_bytes[j];
         recv += recv_bytes[j];
@@ -370,8 +342,7 @@ static void move_self(const struct comm_group *group, const char *send, const si
 }
 
 static enum status local_all_to_all(struct comm *comm, const struct comm_group *group, const void *send,
-                                    const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest)
-{
+                                    const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest) {
     size_t room = smaller(largest, LOCAL_STAGE / (size_t)group->size / 8 * 8);
     size_t at = 0;
     do {
@@ -393,14 +364,12 @@ static enum status local_all_to_all(struct comm *comm, const struct comm_group *
 
 /* ---- the engine */
 
-static _Noreturn void local_abort(struct comm *comm)
-{
+static _Noreturn void local_abort(struct comm *comm) {
     (void)comm;
     _exit(3);
 }
 
-static void local_close(struct comm *comm)
-{
+static void local_close(struct comm *comm) {
     free(comm->state);
 }
 
@@ -413,8 +382,7 @@ static const struct comm_engine local_engine = {
     .close = local_close,
 };
 
-enum status comm_local_attach(void *memory, int rank, const struct ops *ops, struct comm **out)
-{
+enum status comm_local_attach(void *memory, int rank, const struct ops *ops, struct comm **out) {
     const struct local_header *header = memory;
     struct plan plan = plan_make(header->world);
     struct local *local = calloc(1, sizeof *local);

@@ -1,8 +1,8 @@
 /* The local engine's shared memory. Private to comm_local.c.
  *
- * A rank publishes its ledger record under its ticket, puts outgoing bytes into one of its buffers, and passes the group's
- * gate; behind the gate the records of all members lie there to be compared, and then their bytes to be taken. A buffer is
- * filled again only when all its readers have finished the round in which it was filled. */
+ * A rank publishes its ledger record under its ticket, puts outgoing bytes into one of its buffers, and passes the
+ * group's gate; behind the gate the records of all members lie there to be compared, and then their bytes to be taken.
+ * A buffer is filled again only when all its readers have finished the round in which it was filled. */
 #ifndef SHARDED_COMM_LOCAL_H
 #define SHARDED_COMM_LOCAL_H
 
@@ -13,7 +13,7 @@
 #define LOCAL_ROUNDS (INT64_C(1) << 24) /* room for rounds in a mark */
 #define LOCAL_RING 64                   /* records that a rank keeps: how far it can run ahead and still be compared */
 #define LOCAL_GATES (COMM_MAX_GROUPS + 1)
-#define LOCAL_COLLECT_MS 200            /* how long a mismatch waits for the records of the other ranks */
+#define LOCAL_COLLECT_MS 200 /* how long a mismatch waits for the records of the other ranks */
 
 _Static_assert(sizeof(struct ledger_record) % sizeof(uint64_t) == 0, "records are copied by words");
 

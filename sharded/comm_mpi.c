@@ -17,8 +17,7 @@ struct mpi {
 
 #define MPI_PIECE ((size_t)1 << 30) /* a message's count is an int */
 
-static enum status check(int code, const char *call)
-{
+static enum status check(int code, const char *call) {
     if (code == MPI_SUCCESS)
         return STATUS_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -27,8 +26,7 @@ static enum status check(int code, const char *call)
     return status_fail(STATUS_RANK, "%s: %s", call, text);
 }
 
-static int find_deviator(const struct comm *comm, const struct comm_group *group)
-{
+static int find_deviator(const struct comm *comm, const struct comm_group *group) {
     const struct mpi *mpi = comm->state;
     for (int i = 0; i < group->size; i++)
         if (mpi->records[group->member[i]].whole != comm->record.whole)
@@ -36,8 +34,7 @@ static int find_deviator(const struct comm *comm, const struct comm_group *group
     return -1;
 }
 
-static enum status mpi_agree(struct comm *comm, const struct comm_group *group)
-{
+static enum status mpi_agree(struct comm *comm, const struct comm_group *group) {
     struct mpi *mpi = comm->state;
     int bytes = (int)sizeof comm->record;
     TRY(check(MPI_Allgather(&comm->record, bytes, MPI_BYTE, mpi->records, bytes, MPI_BYTE, MPI_COMM_WORLD),
@@ -58,8 +55,7 @@ struct posting {
     int count;
 };
 
-static enum status post_room(struct posting *posting)
-{
+static enum status post_room(struct posting *posting) {
     struct mpi *mpi = posting->mpi;
     if (posting->count < mpi->room)
         return STATUS_OK;
@@ -72,8 +68,7 @@ static enum status post_room(struct posting *posting)
     return STATUS_OK;
 }
 
-static enum status post(struct posting *posting, void *data, size_t bytes, int rank, bool send)
-{
+static enum status post(struct posting *posting, void *data, size_t bytes, int rank, bool send) {
     for (size_t at = 0; at < bytes; at += MPI_PIECE) {
         size_t piece = bytes - at < MPI_PIECE ? bytes - at : MPI_PIECE;
         TRY(post_room(posting));
@@ -86,14 +81,12 @@ static enum status post(struct posting *posting, void *data, size_t bytes, int r
     return STATUS_OK;
 }
 
-static enum status post_wait(struct posting *posting)
-{
+static enum status post_wait(struct posting *posting) {
     return check(MPI_Waitall(posting->count, posting->mpi->requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
 }
 
 static enum status mpi_all_gather(struct comm *comm, const struct comm_group *group, const void *send, void *recv,
-                                  size_t bytes)
-{
+                                  size_t bytes) {
     struct posting posting = {.mpi = comm->state};
     if (bytes == 0)
         return STATUS_OK; /* the ledger's exchange was a barrier */
@@ -107,8 +100,7 @@ static enum status mpi_all_gather(struct comm *comm, const struct comm_group *gr
 }
 
 static enum status mpi_all_to_all(struct comm *comm, const struct comm_group *group, const void *send,
-                                  const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest)
-{
+                                  const size_t *send_bytes, void *recv, const size_t *recv_bytes, size_t largest) {
     (void)largest;
     struct posting posting = {.mpi = comm->state};
     const char *own = NULL;
@@ -133,21 +125,18 @@ static enum status mpi_all_to_all(struct comm *comm, const struct comm_group *gr
     return post_wait(&posting);
 }
 
-static enum status mpi_settle(struct comm *comm)
-{
+static enum status mpi_settle(struct comm *comm) {
     (void)comm;
     return STATUS_OK;
 }
 
-static _Noreturn void mpi_abort(struct comm *comm)
-{
+static _Noreturn void mpi_abort(struct comm *comm) {
     (void)comm;
     MPI_Abort(MPI_COMM_WORLD, 3);
     _Exit(3);
 }
 
-static void mpi_free(struct mpi *mpi)
-{
+static void mpi_free(struct mpi *mpi) {
     if (mpi == NULL)
         return;
     free(mpi->records);
@@ -156,8 +145,7 @@ static void mpi_free(struct mpi *mpi)
     free(mpi);
 }
 
-static void mpi_close(struct comm *comm)
-{
+static void mpi_close(struct comm *comm) {
     mpi_free(comm->state);
     MPI_Finalize();
 }
@@ -171,8 +159,7 @@ static const struct comm_engine mpi_engine = {
     .close = mpi_close,
 };
 
-static enum status mpi_make(struct mpi **out, int world)
-{
+static enum status mpi_make(struct mpi **out, int world) {
     struct mpi *mpi = calloc(1, sizeof *mpi);
     if (mpi != NULL) {
         mpi->records = calloc((size_t)world, sizeof *mpi->records);
@@ -189,8 +176,7 @@ static enum status mpi_make(struct mpi **out, int world)
 }
 
 enum status comm_mpi_open(struct board *(*map_board)(void *context, int world), void *context, const struct ops *ops,
-                          struct comm **out)
-{
+                          struct comm **out) {
     int rank, world;
     TRY(check(MPI_Init(NULL, NULL), "MPI_Init"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -1,10 +1,11 @@
 /* What the ranks of the communicator tests do, by case number: the same on forked ranks, threads and MPI processes.
  *
- * Every answer is checked in the rank against plain arithmetic; a wrong one is a status with a note, so that the test sees
- * rank and place. */
+ * Every answer is checked in the rank against plain arithmetic; a wrong one is a status with a note, so that the test
+ * sees rank and place. */
 #ifndef CASES_COMM_SCRIPT_H
 #define CASES_COMM_SCRIPT_H
 
+#include "cases/unit/comm/scenario.h"
 #include "harness/world.h"
 
 #include <signal.h>
@@ -13,45 +14,22 @@
 #include <string.h>
 #include <unistd.h>
 
-enum scenario {
-    SCENARIO_ANSWERS, /* every collective, even and uneven, empty and long */
-    SCENARIO_CLEAN,   /* the ledger cases' base: nobody deviates */
-    SCENARIO_SKIP,    /* from here on rank 3 of 4 deviates in layer 1 */
-    SCENARIO_SKIP_LAST,
-    SCENARIO_OPERATION,
-    SCENARIO_COUNT,
-    SCENARIO_DTYPE,
-    SCENARIO_GROUP,
-    SCENARIO_MEMBERS,
-    SCENARIO_WHAT,
-    SCENARIO_SPLIT,
-    SCENARIO_EXTRA,
-    SCENARIO_STATUS, /* rank 2 fails with a note */
-    SCENARIO_KILL,   /* rank 2 is killed while the others wait */
-    SCENARIO_EXIT,   /* rank 2 exits with code 7 */
-    SCENARIO_HANG,   /* rank 1 sleeps, the others wait */
-    SCENARIO_SPEED,  /* 200 small collectives */
-};
-
 /* ---- data: not representable sums, so that another order of adding gives other bits */
 
-static double value(int rank, int64_t k)
-{
+static double value(int rank, int64_t k) {
     return (double)((rank * 7919 + k * 104729) % 2003 - 1001) / 3.0;
 }
 
-static enum status wrong(const char *what, int rank, int64_t k, double want, double got)
-{
-    return status_fail(STATUS_INTERNAL, "%s on rank %d: element %lld is %.17g, expected %.17g", what, rank, (long long)k,
-                       got, want);
+static enum status wrong(const char *what, int rank, int64_t k, double want, double got) {
+    return status_fail(STATUS_INTERNAL, "%s on rank %d: element %lld is %.17g, expected %.17g", what, rank,
+                       (long long)k, got, want);
 }
 
 struct axes { /* a mesh of 2 x n/2, or 1 x n */
     struct comm_group *ep, *fsdp, *world;
 };
 
-static enum status make_axes(struct comm *comm, bool other_members, struct axes *out)
-{
+static enum status make_axes(struct comm *comm, bool other_members, struct axes *out) {
     int world = comm_world(comm), rank = comm_rank(comm), members[64];
     int ep = world % 2 == 0 ? 2 : 1, fsdp = world / ep;
     for (int i = 0; i < ep; i++)
@@ -70,8 +48,7 @@ static enum status make_axes(struct comm *comm, bool other_members, struct axes 
 /* ---- answers */
 
 static enum status keep(const char *name, double *data, int64_t count,
-                        enum status (*record)(void *, const struct point *, const struct tensor *), void *sink)
-{
+                        enum status (*record)(void *, const struct point *, const struct tensor *), void *sink) {
     struct point point = POINT_NONE;
     point.phase = PHASE_LOSS;
     point.scalar = name;
@@ -79,8 +56,8 @@ static enum status keep(const char *name, double *data, int64_t count,
     return record(sink, &point, &view);
 }
 
-static enum status check_gather(struct comm *comm, struct comm_group *group, double *send, double *recv, int64_t count)
-{
+static enum status check_gather(struct comm *comm, struct comm_group *group, double *send, double *recv,
+                                int64_t count) {
     struct comm_call call = {COMM_SITE, "gathered", DTYPE_F64};
     for (int64_t k = 0; k < count; k++)
         send[k] = value(comm_rank(comm), k);
@@ -89,12 +66,13 @@ static enum status check_gather(struct comm *comm, struct comm_group *group, dou
     for (int i = 0; i < comm_group_size(group); i++)
         for (int64_t k = 0; k < count; k++)
             if (!(recv[i * count + k] == value(comm_group_member(group, i), k)))
-                return wrong("all_gather", comm_rank(comm), k, value(comm_group_member(group, i), k), recv[i * count + k]);
+                return wrong("all_gather", comm_rank(comm), k, value(comm_group_member(group, i), k),
+                             recv[i * count + k]);
     return STATUS_OK;
 }
 
-static enum status check_scatter(struct comm *comm, struct comm_group *group, double *send, double *recv, int64_t count)
-{
+static enum status check_scatter(struct comm *comm, struct comm_group *group, double *send, double *recv,
+                                 int64_t count) {
     struct comm_call call = {COMM_SITE, "scattered", DTYPE_F64};
     int size = comm_group_size(group);
     for (int64_t k = 0; k < size * count; k++)
@@ -111,8 +89,7 @@ static enum status check_scatter(struct comm *comm, struct comm_group *group, do
     return STATUS_OK;
 }
 
-static enum status check_reduce(struct comm *comm, struct comm_group *group, double *data, int64_t count)
-{
+static enum status check_reduce(struct comm *comm, struct comm_group *group, double *data, int64_t count) {
     struct comm_call call = {COMM_SITE, "reduced", DTYPE_F64};
     for (int64_t k = 0; k < count; k++)
         data[k] = value(comm_rank(comm), k);
@@ -128,8 +105,7 @@ static enum status check_reduce(struct comm *comm, struct comm_group *group, dou
 }
 
 /* Other types: the sum of float32 in float32, of int64 exactly. */
-static enum status check_types(struct comm *comm, struct comm_group *group)
-{
+static enum status check_types(struct comm *comm, struct comm_group *group) {
     float f[3], want_f[3] = {0};
     int64_t n[3], want_n[3] = {0};
     for (int k = 0; k < 3; k++) {
@@ -149,13 +125,12 @@ static enum status check_types(struct comm *comm, struct comm_group *group)
     return STATUS_OK;
 }
 
-static int64_t split(int from, int to, int64_t unit)
-{
+static int64_t split(int from, int to, int64_t unit) {
     return (from * 3 + to * 5) % 4 * unit + (from == to); /* some are empty */
 }
 
-static enum status check_exchange(struct comm *comm, struct comm_group *group, double *send, double *recv, int64_t unit)
-{
+static enum status check_exchange(struct comm *comm, struct comm_group *group, double *send, double *recv,
+                                  int64_t unit) {
     struct comm_call call = {COMM_SITE, "exchanged", DTYPE_F64};
     int64_t out[64], in[64], at = 0;
     int self = comm_rank(comm), size = comm_group_size(group);
@@ -178,8 +153,7 @@ static enum status check_exchange(struct comm *comm, struct comm_group *group, d
 
 #define LONG 40009 /* doubles: 320 KB, more than a staging buffer */
 
-static enum status check_group(struct comm *comm, struct comm_group *group, double *send, double *recv)
-{
+static enum status check_group(struct comm *comm, struct comm_group *group, double *send, double *recv) {
     static const int64_t counts[] = {13, 0, 1, LONG, 7};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         TRY(check_gather(comm, group, send, recv, counts[i]));
@@ -191,8 +165,7 @@ static enum status check_group(struct comm *comm, struct comm_group *group, doub
 }
 
 static enum status answers(struct comm *comm,
-                           enum status (*record)(void *, const struct point *, const struct tensor *), void *sink)
-{
+                           enum status (*record)(void *, const struct point *, const struct tensor *), void *sink) {
     struct axes axes;
     enum status status = STATUS_OK;
     size_t room = (size_t)comm_world(comm) * LONG + 64;
@@ -223,15 +196,14 @@ struct skip {
     int rank;
 };
 
-static bool leave_out(void *context, enum collective operation, const char *group, const char *what, int rank)
-{
+static bool leave_out(void *context, enum collective operation, const char *group, const char *what, int rank) {
     const struct skip *skip = context;
     return operation == COLLECTIVE_REDUCE_SCATTER && strcmp(group, "ep*fsdp") == 0 && strcmp(what, skip->what) == 0 &&
            rank == skip->rank;
 }
 
-static enum status layer(struct comm *comm, const struct axes *axes, const char *what, enum scenario scenario, bool last)
-{
+static enum status layer(struct comm *comm, const struct axes *axes, const char *what, enum scenario scenario,
+                         bool last) {
     double send[64] = {0}, recv[64] = {0};
     bool odd = scenario != SCENARIO_CLEAN && comm_rank(comm) == 3;
     int64_t out[2] = {3, 3}, in[2] = {3, 3};
@@ -260,8 +232,7 @@ static enum status layer(struct comm *comm, const struct axes *axes, const char 
     return status;
 }
 
-static enum status layers(struct comm *comm, enum scenario scenario)
-{
+static enum status layers(struct comm *comm, enum scenario scenario) {
     static const char *const names[] = {"layers.0", "layers.1", "layers.2"};
     struct axes axes;
     TRY(make_axes(comm, scenario == SCENARIO_MEMBERS && comm_rank(comm) == 3, &axes));
@@ -274,8 +245,7 @@ static enum status layers(struct comm *comm, enum scenario scenario)
 
 /* ---- ranks that go wrong */
 
-static enum status misbehave(struct comm *comm, enum scenario scenario)
-{
+static enum status misbehave(struct comm *comm, enum scenario scenario) {
     struct axes axes;
     double x[8] = {0};
     struct comm_call first = {"script/first", "first", DTYPE_F64}, second = {"script/second", "second", DTYPE_F64};
@@ -292,8 +262,7 @@ static enum status misbehave(struct comm *comm, enum scenario scenario)
     return comm_all_reduce(comm, axes.world, &second, x, 8);
 }
 
-static enum status speed(struct comm *comm)
-{
+static enum status speed(struct comm *comm) {
     struct axes axes;
     double send[64 * 8] = {0}, recv[64 * 8];
     TRY(make_axes(comm, false, &axes));
@@ -308,8 +277,7 @@ static enum status speed(struct comm *comm)
 
 static enum status script(void *context, int index, struct comm *comm,
                           enum status (*record)(void *sink, const struct point *point, const struct tensor *data),
-                          void *sink)
-{
+                          void *sink) {
     (void)context;
     enum scenario scenario = (enum scenario)index;
     if (scenario == SCENARIO_ANSWERS)

@@ -3,6 +3,9 @@
 #include "study.h"
 
 #include "reference/bound.h"
+#include "reference/loss.h"
+#include "reference/norm.h"
+#include "reference/softmax.h"
 #include "reference/value.h"
 
 #include "core/random.h"
@@ -106,6 +109,124 @@ Test(bounds, too_many_roundings_or_a_lost_divisor_bound_nothing) {
     cr_assert_eq(bound_gamma(&m, 0x1p24), INFINITY);
     cr_assert_eq(num_divide(&m, num_exact(1), (struct num){0.5, 0.5}).e, INFINITY);
     cr_assert_eq(num_log(&m, (struct num){0.5, 0.5}).e, INFINITY);
+}
+
+/* ---- roundings counted by hand: what stands before u, where all inputs are exact */
+
+static struct value vector(const struct arithmetic *m, int64_t n, const double *x) {
+    struct value value;
+    cr_assert_eq(value_new(m, &value, 3, (const int64_t[]){1, 1, n}), STATUS_OK);
+    for (int64_t i = 0; i < n; i++)
+        num_set(&value, i, num_exact(x[i]));
+    return value;
+}
+
+static void assert_roundings(const char *what, const struct value *value, int64_t i, double x, double count) {
+    cr_assert(fabs(value->x[i] - x) <= 1e-15, "%s: %.17g, not %.17g", what, value->x[i], x);
+    cr_assert(fabs(value->e[i] * 0x1p24 - count) <= 1e-5, "%s: %g u, not %g u", what, value->e[i] * 0x1p24, count);
+}
+
+/* Four equal scores: exp(0) = 1 within 2u; their sum 4(2u) + 3u 4 = 20u; 1/4: (2u + 20u/4)/4 + u/4 = 2u. */
+Test(bounds, softmax_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value x = vector(&m, 4, (const double[]){3, 3, 3, 3}), y = vector(&m, 4, x.x);
+    softmax_span(&m, &x, 0, 4, &y);
+    assert_roundings("softmax", &y, 2, 0.25, 2);
+    value_free(&x);
+    value_free(&y);
+}
+
+/* y = (1/2, 1/2), dy = (1, 2): sum y dy = 1.5 within 2u 1.5 = 3u; dy - it = -1/2 within 3.5u; times 1/2: 1.75u + u/4 =
+ * 2u. */
+Test(bounds, softmax_gradient_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value y = vector(&m, 2, (const double[]){0.5, 0.5}), dy = vector(&m, 2, (const double[]){1, 2}), dx;
+    cr_assert_eq(value_like(&m, &dx, &y), STATUS_OK);
+    softmax_gradient_span(&m, &y, &dy, 0, 2, &dx);
+    assert_roundings("softmax gradient", &dx, 0, -0.25, 2);
+    value_free(&y);
+    value_free(&dy);
+    value_free(&dx);
+}
+
+/* x = (1, 1), eps = 0: squares 2 within 4u; times 1/2: 2u + u = 3u; root: 1.5u + u; reciprocal: 3.5u. With s exact: y =
+ * 1 within 2u. dy = (1, 0): dy g x = 1 within u + 2u; s^3 2u, with t 2 + 3 + 1 = 6u; times 1/2: 3u + u/2; times x: 3.5u
+ * + u/2 = 4u; s (g dy) 2u; dx_0 = 1 - 1/2: 2u + 4u + u/2; dx_1 = 0 - 1/2: 4u. */
+Test(bounds, norm_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value x = vector(&m, 2, (const double[]){1, 1}), dy = vector(&m, 2, (const double[]){1, 0}), s, y, dx, g = x;
+    g.ndim = 1;
+    g.shape[0] = 2;
+    cr_assert_eq(value_norm_scale(&m, &x, 0, 0, &s), STATUS_OK);
+    assert_roundings("inverse rms", &s, 0, 1, 3.5);
+    s.e[0] = 0;
+    cr_assert_eq(value_norm(&m, &x, &s, &g, 0, &y), STATUS_OK);
+    assert_roundings("norm", &y, 1, 1, 2);
+    cr_assert_eq(value_norm_gradient(&m, &dy, &x, &g, &s, NULL, &dx), STATUS_OK);
+    assert_roundings("norm gradient", &dx, 0, 0.5, 6.5);
+    assert_roundings("norm gradient", &dx, 1, -0.5, 4);
+    value_free(&dx);
+    cr_assert_eq(value_norm_gradient(&m, &dy, &x, &g, &s, &dy, &dx), STATUS_OK);
+    assert_roundings("with a residual", &dx, 0, 1.5, 6.5 + 1.5);
+    struct value *all[] = {&x, &dy, &s, &y, &dx};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        value_free(all[i]);
+}
+
+/* Logits (1, 1): powers 1 within 2u, sum 2 within 4u + 2u; log 2 within 3u + 2u log 2; 1 + log 2: + u (1 + log 2). */
+Test(bounds, logsumexp_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value logits, lse;
+    cr_assert_eq(value_new(&m, &logits, 3, (const int64_t[]){1, 2, 2}), STATUS_OK);
+    for (int i = 0; i < 4; i++)
+        num_set(&logits, i, num_exact(1));
+    cr_assert_eq(value_logsumexp(&m, &logits, &lse), STATUS_OK);
+    assert_roundings("logsumexp", &lse, 0, 1 + log(2), 3 + 2 * log(2) + 1 + log(2));
+    value_free(&logits);
+    value_free(&lse);
+}
+
+/* Constants are what the subject holds, so an update is p - (float)0.1 * buf, to the last bit of a double. */
+struct update {
+    struct value p[2], buffer[2];
+    int compared;
+};
+
+static void keep(struct value *to, const struct value *value) {
+    value_free(to);
+    to->x = malloc((size_t)elements_of(value) * sizeof(double));
+    memcpy(to->x, value->x, (size_t)elements_of(value) * sizeof(double));
+}
+
+static enum status update_hook(void *context, const struct point *point, struct value *value) {
+    struct update *update = context;
+    bool here = point->param && strcmp(point->param->name, "model.layers.1.self_attn.q_proj.weight") == 0;
+    if (!here || point->slot >= 0 || (point->part != PART_LORA_A && point->part != PART_LORA_B))
+        return STATUS_OK;
+    int part = point->part == PART_LORA_B;
+    if (point->phase == PHASE_PARAM && !point->state)
+        keep(&update->p[part], value);
+    if (point->phase == PHASE_OPTIMIZER)
+        keep(&update->buffer[part], value);
+    for (int64_t i = 0; point->phase == PHASE_UPDATE && i < elements_of(value); i++, update->compared++)
+        cr_assert_eq(value->x[i], update->p[part].x[i] - (double)0.1f * update->buffer[part].x[i]);
+    return STATUS_OK;
+}
+
+Test(bounds, constants_are_rounded_first) {
+    struct study study;
+    struct update update = {0};
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    cr_assert_eq(arithmetic_constant(&m, 1.0 / 3), (double)(1.0f / 3));
+    study_open(&study, "qwen3_moe_tiny", "dov", DTYPE_F32);
+    study_three_steps(&study);
+    study_run(&study, (struct reference_options){.bounds = true}, update_hook, &update);
+    cr_assert_eq(update.compared, 3 * STUDY_RANK * (20 + 24));
+    for (int part = 0; part < 2; part++) {
+        value_free(&update.p[part]);
+        value_free(&update.buffer[part]);
+    }
+    study_close(&study);
 }
 
 /* ---- sums: four orders of the same products */
@@ -240,7 +361,7 @@ static void remake_scores(struct remake *remake, const struct value *value) {
     }
 }
 
-/* softmax with another shift than the maximum: the first score of the row. */
+/* softmax, the sum in descending order. */
 static void remake_probabilities(struct remake *remake, const struct value *value) {
     int64_t tokens = value->shape[3];
     for (int64_t row = 0; row < elements_of(value) / tokens; row++) {

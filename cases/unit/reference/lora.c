@@ -113,6 +113,26 @@ Test(lora, gradients_of_the_vectors) {
         value_free(all[i]);
 }
 
+/* An expert without tokens has G = 0 exactly, and so have its dA and dB: nothing else may stand there. */
+Test(lora, an_idle_expert_has_exact_zeros) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value a, b, g, got_a, got_b;
+    slots(&m, &a, &b);
+    cr_assert_eq(value_new(&m, &g, 3, param.shape), STATUS_OK);
+    for (int64_t i = 0; i < value_elements(&g); i++)
+        num_set(&g, i, num_exact(i < OUT * IN ? 0 : 1));
+    cr_assert_eq(value_delta_gradient_a(&m, &target, BIG, &g, &b, &got_a), STATUS_OK);
+    cr_assert_eq(value_delta_gradient_b(&m, &target, BIG, &g, &a, &got_b), STATUS_OK);
+    for (int64_t i = 0; i < SMALL * IN; i++)
+        cr_assert(got_a.x[i] == 0 && got_a.e[i] == 0 && got_a.e[BIG * IN + i] > 0);
+    for (int64_t i = 0; i < OUT * BIG; i++)
+        cr_assert(got_b.x[i] == 0 && got_b.e[i] == 0);
+    cr_assert(got_b.e[OUT * BIG] > 0);
+    struct value *all[] = {&a, &b, &g, &got_a, &got_b};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        value_free(all[i]);
+}
+
 /* Two ranks whose partial G nearly cancel: each rounds its own dA, so the sum of their dA errs by far more than its own
  * size suggests. A bound on |sum| is too small, one on the sum of magnitudes holds. */
 Test(lora, partials_that_cancel_are_bounded_by_their_magnitudes) {

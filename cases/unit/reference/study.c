@@ -7,6 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void set_up(struct study *study, enum dtype dtype) {
+    struct job *job = &study->job;
+    job->dtype = dtype;
+    job->slots = 2;
+    job->max_rank = STUDY_RANK;
+    job->tenant = study->tenant;
+    job->optimizer = (struct optimizer){.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
+    job->action = study->action;
+}
+
 static void open_fixture(struct study *study, const char *fixture, enum dtype dtype) {
     char path[256];
     *study = (struct study){0};
@@ -16,13 +26,8 @@ static void open_fixture(struct study *study, const char *fixture, enum dtype dt
     snprintf(path, sizeof path, "fixtures/golden/%s/batches.safetensors", fixture);
     int64_t vocab = checkpoint_config(job->model)->vocab;
     cr_assert_eq(batches_open(&job->micro, &job->micros, path, vocab), STATUS_OK, "%s", status_note());
-    job->dtype = dtype;
-    job->slots = 2;
-    job->max_rank = STUDY_RANK;
-    job->tenant = study->tenant;
+    set_up(study, dtype);
     job->tenants = 1;
-    job->optimizer = (struct optimizer){.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
-    job->action = study->action;
 }
 
 void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype) {
@@ -45,6 +50,20 @@ void study_make(struct study *study, const char *fixture, const char *const *mod
     snprintf(study->tenant[0].name, sizeof study->tenant[0].name, "made");
     cr_assert_eq(adapter_make(&study->tenant[0].adapter, &spec, checkpoint_inventory(study->job.model), "test:1"),
                  STATUS_OK, "%s", status_note());
+}
+
+void study_config(struct study *study, const char *json, enum dtype dtype) {
+    struct yaml yaml = {0};
+    *study = (struct study){0};
+    struct job *job = &study->job;
+    cr_assert_eq(yaml_parse(&yaml, "config", json, strlen(json)), STATUS_OK, "%s", status_note());
+    cr_assert_eq(checkpoint_make(&job->model, &yaml, yaml.root, 3, DATA_RANDOM), STATUS_OK, "%s", status_note());
+    yaml_close(&yaml);
+    job->micros = 2;
+    cr_assert_eq(batches_make(&job->micro, 2, (const int64_t[]){3, 2}, (const int64_t[]){5, 4}, 9, DATA_RANDOM,
+                              checkpoint_config(job->model)->vocab),
+                 STATUS_OK, "%s", status_note());
+    set_up(study, dtype);
 }
 
 void study_close(struct study *study) {

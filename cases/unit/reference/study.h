@@ -17,6 +17,8 @@ struct study {
 void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype);
 /* The same with an adapter made here on the router and on all modules whose names end so (NULL-terminated). */
 void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype);
+/* A model made from config.json text, with two micro-batches [3,5] and [2,4], no tenants. */
+void study_config(struct study *study, const char *json, enum dtype dtype);
 void study_close(struct study *study);
 
 void study_acquire(struct study *study, int tenant);

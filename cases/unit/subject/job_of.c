@@ -52,6 +52,31 @@ void job_of(struct made_job *out, const char *fixture, const char *first, const 
     }
 }
 
+void tied_job_of(struct made_job *out) {
+    static const char *const modules[] = {"lm_head", "down_proj", "gate_proj", "up_proj", "k_proj"};
+    static const char *const parameters[] = {"mlp.gate.weight", "experts.down_proj"};
+    static const int both[] = {1, 2};
+    const struct adapter_spec spec = {.rank = 3,
+                                      .alpha = 5,
+                                      .seed = 9,
+                                      .parameters = 2,
+                                      .target_parameters = parameters,
+                                      .modules = 5,
+                                      .target_modules = modules};
+    job_of(out, "qwen3_moe_uneven", "gus", NULL, DTYPE_F64, 2, 5);
+    strcpy(out->tenants[1].name, "mad");
+    OK(adapter_make(&out->tenants[1].adapter, &spec, checkpoint_inventory(out->job.model), "test:1"));
+    out->job.tenants = 2;
+    out->job.actions = 0;
+    add_action(out, (struct action){.kind = ACTION_ACQUIRE, .tenant = 0});
+    add_action(out, (struct action){.kind = ACTION_ACQUIRE, .tenant = 1});
+    add_action(out, (struct action){.kind = ACTION_TRAIN, .tenant = 1, .micros = 2, .micro = both});
+    add_action(out, (struct action){.kind = ACTION_EVALUATE, .tenant = 1, .micros = 1, .micro = both, .step = 1});
+    add_action(out, (struct action){
+                        .kind = ACTION_EVALUATE, .tenant = 0, .disabled = true, .micros = 1, .micro = both, .step = 2});
+    add_action(out, (struct action){.kind = ACTION_EXPORT, .tenant = 1, .step = STEPS});
+}
+
 void job_done(struct made_job *made) {
     for (int i = 0; i < made->job.tenants; i++)
         adapter_free(&made->tenants[i].adapter);

@@ -17,6 +17,9 @@ struct made_job {
  * and is exported before the first step and after each. `slots` physical slots of rank `max_rank`. */
 void job_of(struct made_job *out, const char *fixture, const char *first, const char *second, enum dtype dtype,
             int slots, int64_t max_rank);
+/* qwen3_moe_uneven with a made tenant `mad` beside gus: a dense layer, a tied head and a router that have adapters, two
+ * micro-batches in one step, evaluations with and without adapter, an export. */
+void tied_job_of(struct made_job *out);
 void job_done(struct made_job *made);
 
 struct kept { /* one record */
