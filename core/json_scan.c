@@ -280,14 +280,17 @@ bool json_unsigned(struct json_scan *scan, uint64_t *out) {
     size_t start = scan->at;
     if (!take_number(scan, &whole))
         return false;
-    if (!whole)
-        return json_fail(scan, expected);
+    size_t end = scan->at;
+    scan->at = start; /* a failure is about the number's place */
     uint64_t value = 0;
-    for (size_t i = start; i < scan->at; i++) {
+    for (size_t i = start; whole && i < end; i++) {
         uint64_t digit = (uint64_t)(scan->text[i] - '0');
         if (__builtin_mul_overflow(value, (uint64_t)10, &value) || __builtin_add_overflow(value, digit, &value))
-            return json_fail(scan, expected);
+            whole = false;
     }
+    if (!whole)
+        return json_fail(scan, expected);
+    scan->at = end;
     *out = value;
     return true;
 }

@@ -62,6 +62,14 @@ done:
     return status;
 }
 
+/* An axis of size 1 moves nothing. */
+static unsigned axes_that_move(const struct mesh *mesh, unsigned axes) {
+    for (int axis = 0; axis < mesh->axes; axis++)
+        if (mesh->size[axis] == 1)
+            axes &= ~(1u << axis);
+    return axes;
+}
+
 static enum status peers_make(struct peers *out, struct subject *subject, const struct place *place, unsigned axes) {
     enum status status = STATUS_OK;
     void *piece;
@@ -98,12 +106,18 @@ enum status place_make(struct place *out, struct subject *subject, const char *t
     TRY(sharding_place(&out->placed, &subject->mesh, subject->layout, tensor, ndim, shape, axes, expert));
     TRY(shard_make(&out->shard, &out->placed.line, &subject->mesh, subject->rank));
     TRY(shard_make(&out->used, &out->placed.gathered, &subject->mesh, subject->rank));
-    TRY(peers_make(&out->gather, subject, out, out->placed.gather_axes));
-    return peers_make(&out->reduce, subject, out, out->placed.owed_axes);
+    unsigned gather = axes_that_move(&subject->mesh, out->placed.gather_axes);
+    unsigned reduce = axes_that_move(&subject->mesh, out->placed.owed_axes);
+    TRY(peers_make(&out->gather, subject, out, gather));
+    if (gather != reduce)
+        return peers_make(&out->reduce, subject, out, reduce);
+    out->reduce = out->gather;
+    return STATUS_OK;
 }
 
 void place_free(const struct ops *ops, struct place *place) {
-    peers_free(ops, &place->reduce);
+    if (place->reduce.piece != place->gather.piece)
+        peers_free(ops, &place->reduce);
     peers_free(ops, &place->gather);
     shard_free(&place->used);
     shard_free(&place->shard);

@@ -14,7 +14,7 @@ struct moves { /* row i of a piece is row index[i] of the block that holds it; r
 };
 
 struct peers {                /* the ranks of one gather or reduction, and each one's piece inside the gathered form */
-    unsigned axes;            /* mesh axes (mask) */
+    unsigned axes;            /* mesh axes larger than 1 (mask) */
     struct comm_group *group; /* NULL: this rank alone */
     int size, self;
     int64_t block;       /* elements of the largest piece: what everybody's is padded to */
@@ -23,9 +23,9 @@ struct peers {                /* the ranks of one gather or reduction, and each 
 
 struct place {
     struct placed placed;
-    struct shard shard; /* own piece of the whole */
-    struct shard used;  /* own gathered form, as a piece of the whole */
-    struct peers gather, reduce;
+    struct shard shard;          /* own piece of the whole */
+    struct shard used;           /* own gathered form, as a piece of the whole */
+    struct peers gather, reduce; /* one and the same where both run along the same axes */
 };
 
 /* Collective (a group may be made). `shape` is the whole tensor's; `axes` and `expert` as in sharding_place. */

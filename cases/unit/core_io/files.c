@@ -3,10 +3,11 @@
 
 #include <criterion/criterion.h>
 
-#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,14 +79,20 @@ Test(core_files, the_rest_of_a_killed_writer_is_no_hindrance, .init = begin, .fi
     cr_assert_eq(scratch_count(&scratch), 2);
 }
 
-Test(core_files, a_full_disk_leaves_the_old_file, .init = begin, .fini = end) {
-    char *data = calloc(1, 1 << 20);
-    scratch_put(&scratch, "a", "old", 3);
-    cr_assert_eq(setenv("unused", "", 1), 0);
-    const char *path = "/dev/full/a"; /* not a folder */
-    cr_assert_eq(file_write(path, data, 1 << 20), STATUS_IO);
-    cr_assert_str_eq(status_note(), "/dev/full/a: cannot be written: Not a directory");
-    free(data);
+/* A limit on file sizes stands in for a full disk: the write stops half way. */
+Test(core_files, a_failed_write_leaves_the_old_file, .init = begin, .fini = end) {
+    struct rlimit limit = {1000, 1000};
+    static char data[5000];
+    size_t length = 0;
+    const char *path = scratch_put(&scratch, "a", "old", 3);
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_assert_eq(file_write(path, data, sizeof data), STATUS_IO);
+    cr_assert_not_null(strstr(status_note(), "/a: cannot be written: File too large"));
+    char *text = scratch_read(path, &length);
+    cr_assert_str_eq(text, "old");
+    free(text);
+    cr_assert_eq(scratch_count(&scratch), 1, "the temporary file is gone");
 }
 
 Test(core_files, a_folder_is_no_file, .init = begin, .fini = end) {

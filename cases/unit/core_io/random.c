@@ -23,7 +23,12 @@ Test(core_random, bits_are_splitmix64) {
 
 /* A piece made alone equals the same piece of the whole, in whatever order. */
 Test(core_random, data_do_not_depend_on_sharding) {
-    enum { ROWS = 12, COLUMNS = 20, WORLD = 3, SHARD = COLUMNS / WORLD + 1 };
+    enum {
+        ROWS = 12,
+        COLUMNS = 20,
+        WORLD = 3,
+        SHARD = COLUMNS / WORLD + 1
+    };
     double whole[ROWS][COLUMNS];
     uint64_t stream = random_stream("layers.0.w");
     for (int i = ROWS * COLUMNS - 1; i >= 0; i--)

@@ -124,7 +124,11 @@ Test(core_tensor, impossible_sizes_are_refused) {
     cr_assert_null(tensor.data);
     cr_assert_eq(tensor_make(&tensor, DTYPE_F32, 2, negative), STATUS_INTERNAL);
     cr_assert_eq(tensor_make(&tensor, DTYPE_F32, TENSOR_MAX_DIMS + 1, NULL), STATUS_INTERNAL);
+#ifndef __SANITIZE_ADDRESS__ /* which ends the program at such a request */
     cr_assert_eq(tensor_make(&tensor, DTYPE_U8, 1, edge), STATUS_MEMORY, "2^60 bytes: no overflow, no memory");
+#else
+    (void)edge;
+#endif
 }
 
 Test(core_tensor, a_view_borrows) {
@@ -164,9 +168,9 @@ Test(core_tensor, dtypes_are_the_formats) {
     const struct {
         char name[16];
         int bits;
-    } known[] = {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},          {"I8", 8},
+    } known[] = {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
                  {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-                 {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},        {"F32", 32},
+                 {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
                  {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}};
     cr_assert_eq(sizeof known / sizeof *known, DTYPE_COUNT);
     for (size_t i = 0; i < DTYPE_COUNT; i++) {

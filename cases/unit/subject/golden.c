@@ -152,3 +152,8 @@ Test(golden, tiny_on_meshes) {
     check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 1, "fsdp", 5));
     check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 4, "fsdp", 2));
 }
+
+Test(golden, uneven_on_meshes) {
+    check(UNEVEN, "fay", NULL, 2, 4, mesh_of("ep", 5, "fsdp", 2));
+    check(UNEVEN, "gus", "fay", 2, 5, mesh_of("fsdp", 4, "ep", 2));
+}

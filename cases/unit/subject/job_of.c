@@ -94,6 +94,7 @@ static enum status keep(void *context, const struct point *point, const struct t
     char name[POINT_NAME_MAX];
     struct kept *kept = calloc(1, sizeof *kept);
     kept->name = strdup(point_name(name, point));
+    kept->point = *point;
     TRY(tensor_make(&kept->tensor, data->dtype, data->ndim, data->shape));
     memcpy(kept->tensor.data, data->data, tensor_bytes(data));
     kept->next = keeper->run->kept[keeper->rank];

@@ -24,6 +24,7 @@ void job_done(struct made_job *made);
 
 struct kept { /* one record */
     char *name;
+    struct point point;
     struct tensor tensor;
     struct kept *next;
 };

@@ -37,38 +37,33 @@ static void expect_same(const struct run *run, const struct run *one, const char
     }
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+/* Activations that are cut by sequences: all but the exchanged rows and the rotary tables. */
+static bool is_of_tokens(const struct point *point) {
+    return point->activation != ACT_NONE && point_kind(point) != POINT_EXCHANGED &&
+           point->activation != ACT_ROTARY_COS && point->activation != ACT_ROTARY_SIN;
 }
 
-/* Whether the first micro-batch's record is one of tokens, cut by sequences over the ranks. */
-static bool is_of_tokens(const char *name) {
-    static const char *const not [] = {"experts.input", "experts.gate_up", "experts.hidden", "experts.down", ".cos",
-                                       ".sin"};
-    bool forward = strncmp(name, "step.0/micro.forward/", 23) == 0;
-    bool backward = strncmp(name, "step.0/micro.backward/", 24) == 0 && !ends_with(name, ".weight") &&
-                    !ends_with(name, ".lora_A") && !ends_with(name, ".lora_B") && !ends_with(name, "_proj.lora") &&
-                    !strstr(name, "experts.gate_up_proj") && !strstr(name, "experts.down_proj");
-    for (size_t i = 0; i < sizeof not / sizeof *not ; i++)
-        if (ends_with(name, not [i]))
-            return false;
-    return forward || backward;
+/* What every rank holds whole: gathered tensors other than experts, and the count. */
+static bool is_whole(const struct point *point) {
+    if (point->param && point->param->expert)
+        return false;
+    return point->phase == PHASE_GATHER || point->phase == PHASE_REGATHER || point->phase == PHASE_DELTA ||
+           point->activation == ACT_ROTARY_COS || point->activation == ACT_ROTARY_SIN ||
+           (point->phase == PHASE_LOSS && strcmp(point->scalar, "count") == 0);
 }
 
+/* In the first step; later ones start from parameters that sums over ranks have made. */
 static void expect_bits(const struct job *job, struct mesh mesh) {
     struct run one = {0}, run = {0};
     int compared = 0;
     run_world(&one, job, mesh_of("ep", 1, "fsdp", 1));
     run_world(&run, job, mesh);
     for (const struct kept *kept = one.kept[0]; kept; kept = kept->next) {
-        bool expert = strstr(kept->name, ".experts.") != NULL;
-        if (is_of_tokens(kept->name))
+        if (kept->point.step > 0 || !point_is_split_invariant(&kept->point))
+            continue;
+        if (is_of_tokens(&kept->point))
             expect_joined(&run, &one, kept->name);
-        else if (!expert && (strncmp(kept->name, "step.0/micro.gather/", 22) == 0 ||
-                             strncmp(kept->name, "step.0/micro.regather/", 24) == 0 ||
-                             strncmp(kept->name, "step.0/micro.delta/", 21) == 0 ||
-                             strcmp(kept->name, "step.0/loss/count") == 0))
+        else if (is_whole(&kept->point))
             expect_same(&run, &one, kept->name);
         else
             continue;
