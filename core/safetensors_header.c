@@ -47,8 +47,8 @@ static bool read_dtype(struct json_scan *scan, struct fields *fields) {
     char *word = NULL;
     size_t length = 0;
     bool map = json_peek(scan) == '{';
-    bool ok = map ? json_open(scan, '{', "expected '{'") && json_key(scan, &word, &length)
-                  : json_text(scan, &word, &length);
+    bool ok =
+        map ? json_open(scan, '{', "expected '{'") && json_key(scan, &word, &length) : json_text(scan, &word, &length);
     if (ok && !dtype_parse(word, length, &fields->dtype))
         ok = json_fail(scan, "an unknown dtype, expected one of the format (BOOL, F16, BF16, F32, ...)");
     free(word);

@@ -30,7 +30,8 @@ enum status case_path(const struct case_reader *reader, const struct yaml_node *
     if (!*out)
         return status_fail(STATUS_MEMORY, "%s: out of memory", reader->yaml->path);
     if (!path_exists(*out)) {
-        enum status status = yaml_fail(reader->yaml, node, "'%s' does not exist (looked for %s)", text, *out);
+        enum status status =
+            yaml_fail(reader->yaml, node, "'%s' does not exist, expected a file or folder (looked for %s)", text, *out);
         free(*out);
         *out = NULL;
         return status;
@@ -44,7 +45,8 @@ static enum status refuse_later(const struct case_reader *reader) {
     for (int i = 0; later[i]; i++) {
         const struct yaml_node *node = case_field(reader, later[i]);
         if (node)
-            return yaml_fail(reader->yaml, node, "'%s' is not supported by version " REPORT_VERSION, later[i]);
+            return yaml_fail(reader->yaml, node,
+                             "'%s' is not supported by version " REPORT_VERSION ", expected no such key", later[i]);
     }
     return STATUS_OK;
 }
@@ -175,9 +177,10 @@ static enum status read_dtype(struct case_reader *reader) {
     else if (strcmp(text, "float32") == 0)
         reader->one->job.dtype = DTYPE_F32;
     else if (strcmp(text, "bfloat16") == 0)
-        return yaml_fail(reader->yaml, node, "dtype bfloat16 is not supported by version " REPORT_VERSION);
+        return yaml_fail(reader->yaml, node,
+                         "dtype bfloat16 is not supported by version " REPORT_VERSION ", expected float64 or float32");
     else
-        return yaml_fail(reader->yaml, node, "dtype '%s' is unknown, expected float64, float32 or bfloat16", text);
+        return yaml_fail(reader->yaml, node, "dtype '%s' is unknown, expected float64 or float32", text);
     if (reader->options->replace_dtype)
         reader->one->job.dtype = reader->options->dtype;
     return STATUS_OK;
@@ -265,7 +268,8 @@ enum status case_read_optimizer(struct case_reader *reader) {
         return yaml_fail(reader->yaml, node, "optimizer has no 'name', expected sgd");
     TRY(yaml_string(reader->yaml, name_node, &name));
     if (strcmp(name, "adamw") == 0)
-        return yaml_fail(reader->yaml, name_node, "optimizer adamw is not supported by version " REPORT_VERSION);
+        return yaml_fail(reader->yaml, name_node,
+                         "optimizer adamw is not supported by version " REPORT_VERSION ", expected sgd");
     if (strcmp(name, "sgd") != 0)
         return yaml_fail(reader->yaml, name_node, "optimizer '%s' is unknown, expected sgd", name);
     TRY(yaml_known(reader->yaml, node, "optimizer sgd", keys));

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME_MAX_BYTES 200 /* a folder's name has at most 255 */
+
 static enum status list_add(struct case_list *list, const struct yaml *yaml, struct test_case *one) {
     for (int i = 0; i < list->count; i++)
         if (strcmp(list->item[i]->name, one->name) == 0)
@@ -58,6 +60,17 @@ static void name_component(char *out, size_t size, const char *key, const struct
     } else {
         snprintf(out + used, size - used, "%s%s%d", dot, key, index);
     }
+}
+
+/* A name is printed, and becomes a folder of --keep. */
+static enum status check_name(const struct yaml *yaml, const struct yaml_node *matrix, const char *name) {
+    if (strlen(name) > NAME_MAX_BYTES)
+        return yaml_fail(yaml, matrix, "the name %.40s... has more than %d bytes, expected a shorter one", name,
+                         NAME_MAX_BYTES);
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < 0x20 || *c == 0x7f)
+            return yaml_fail(yaml, matrix, "a value of the matrix has a control character, expected a printable name");
+    return STATUS_OK;
 }
 
 static void variant_name(const struct case_reader *reader, const char *base, const struct yaml_node *matrix,
@@ -131,6 +144,7 @@ static enum status load_file(struct case_list *list, const char *path, const str
     do {
         char name[512];
         variant_name(&reader, base, matrix, choice, name, sizeof name);
+        TRY_DONE(check_name(&yaml, matrix ? matrix : yaml.root, name));
         reader.variant.keys = matrix ? matrix->count : 0;
         for (int i = 0; i < reader.variant.keys; i++) {
             reader.variant.key[i] = matrix->keys[i];

@@ -202,8 +202,8 @@ enum status case_read_slots(struct case_reader *reader) {
     if (node)
         TRY(slot_sizes(reader, node));
     if (acquired > job->slots)
-        return yaml_fail(reader->yaml, node, "%d tenants are acquired but there are %d slots, expected enough slots",
-                         acquired, job->slots);
+        return yaml_fail(reader->yaml, node, "%d tenants are acquired, expected no more than slots: %d", acquired,
+                         job->slots);
     for (int i = 0; i < job->tenants; i++)
         if (largest_rank(job, i) > job->max_rank)
             return yaml_fail(reader->yaml, node, "tenant %s has rank %lld, expected at most max_rank %lld",
@@ -247,7 +247,8 @@ enum status case_read_golden(struct case_reader *reader) {
         char *path = NULL;
         int tenant = tenant_named(&one->job, map->keys[i]);
         if (tenant < 0)
-            return yaml_fail(reader->yaml, map->items[i], "golden: there is no tenant '%s'", map->keys[i]);
+            return yaml_fail(reader->yaml, map->items[i], "golden: there is no tenant '%s', expected one of `tenants`",
+                             map->keys[i]);
         TRY(case_path(reader, map->items[i], &path));
         enum status status = golden_open(&one->golden[one->goldens], path, tenant, &one->job);
         free(path);
@@ -297,6 +298,15 @@ static enum status read_finding(struct case_reader *reader, const struct yaml_no
     return STATUS_OK;
 }
 
+static enum status unknown_fault(const struct case_reader *reader, const struct yaml_node *node, const char *text) {
+    const char *known[64] = {NULL};
+    for (int i = 0; rule_faults[i].name && i + 1 < (int)(sizeof known / sizeof *known); i++)
+        known[i] = rule_faults[i].name;
+    const char *near = nearest_word(text, known);
+    return yaml_fail(reader->yaml, node, "fault '%s' is unknown, expected one of `shardproof show faults`%s%s%s", text,
+                     near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 enum status case_read_expect(struct case_reader *reader) {
     static const char *const keys[] = {"fault", "finding", NULL};
     const struct yaml_node *node = case_field(reader, "expect");
@@ -317,7 +327,7 @@ enum status case_read_expect(struct case_reader *reader) {
     TRY(yaml_string(reader->yaml, fault, &text));
     reader->one->fault = rule_fault_named(text);
     if (!reader->one->fault)
-        return yaml_fail(reader->yaml, fault, "fault '%s' is unknown, expected one of `shardproof show faults`", text);
+        return unknown_fault(reader, fault, text);
     const struct yaml_node *finding = yaml_get(node, "finding");
     return finding ? read_finding(reader, finding) : STATUS_OK;
 }

@@ -53,7 +53,7 @@ static enum status tenant_of(const struct flat *flat, const struct yaml_node *no
 static enum status tenant_key(const struct flat *flat, const struct yaml_node *map, bool none, int *out) {
     const struct yaml_node *node = yaml_get(map, "tenant");
     if (!node)
-        return yaml_fail(yaml_of(flat), map, "the key 'tenant' is missing");
+        return yaml_fail(yaml_of(flat), map, "the key 'tenant' is missing, expected the name of one");
     return tenant_of(flat, node, none, out);
 }
 
@@ -79,7 +79,8 @@ static enum status one_micro(const struct flat *flat, const struct yaml_node *no
     for (*out = 0; *out < job->micros; ++*out)
         if (job->micro[*out].number == number)
             return STATUS_OK;
-    return yaml_fail(yaml_of(flat), node, "there is no micro-batch %lld in the batches", (long long)number);
+    return yaml_fail(yaml_of(flat), node, "there is no micro-batch %lld, expected one of the %d in the batches",
+                     (long long)number, job->micros);
 }
 
 static enum status read_micros(const struct flat *flat, const struct yaml_node *list, int *micro) {
@@ -191,9 +192,11 @@ static enum status entry_export(struct flat *flat, const struct yaml_node *node)
     if (yaml_get(node, "merged"))
         TRY(yaml_boolean(yaml_of(flat), yaml_get(node, "merged"), &merged));
     if (merged)
-        return yaml_fail(yaml_of(flat), node, "export of merged weights is not supported by version " REPORT_VERSION);
+        return yaml_fail(yaml_of(flat), node,
+                         "export of merged weights is not supported by version " REPORT_VERSION
+                         ", expected merged: false");
     if (flat->exported[action.tenant])
-        return yaml_fail(yaml_of(flat), node, "tenant %s is exported twice without a step between",
+        return yaml_fail(yaml_of(flat), node, "tenant %s is exported twice without a step between, expected one export",
                          flat->reader->one->job.tenant[action.tenant].name);
     flat->exported[action.tenant] = true;
     action.own_step = flat->own[action.tenant];

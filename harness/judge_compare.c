@@ -180,19 +180,24 @@ static enum status report_replica(struct judge *judge, const struct owed_point *
     double lowest = local < 0 ? NAN : tensor_get(pair.first, local);
     char detail[256];
     int ranks = 0;
+    int64_t wrong_at = -1;
+    snprintf(detail, sizeof detail, "Rank %d holds %.17g where rank %d holds a copy of it, %.17g.", differing, mine,
+             place->first[differing], lowest);
     if (!c->sum)
-        TRY(ranks_wrong(judge, place, element_wrong, c, &ranks, &(int64_t){0}));
-    bool blame_lowest = ranks > 0 && element_right(c, at, mine);
-    if (ranks == 0)
+        TRY(ranks_wrong(judge, place, element_wrong, c, &ranks, &wrong_at));
+    bool by_reference = ranks > 0;
+    if (by_reference)
+        mine = local_value(judge, place, judge->rank_scratch[0], at = wrong_at);
+    else
         for (int rank = 0; rank < place->world; rank++)
             if (copy_differs(judge, place, rank))
                 judge->rank_scratch[ranks++] = rank;
-    snprintf(detail, sizeof detail, "Rank %d holds %.17g where rank %d holds a copy of it, %.17g.", differing, mine,
-             place->first[differing], lowest);
-    struct failure failure = failure_at(owed, place, FINDING_REPLICA, c, at, blame_lowest ? lowest : mine);
-    failure.want = blame_lowest ? mine : lowest;
-    failure.error = fabs(failure.got - failure.want);
-    failure.bar = 0;
+    struct failure failure = failure_at(owed, place, FINDING_REPLICA, c, at, mine);
+    if (!by_reference) {
+        failure.want = lowest;
+        failure.error = fabs(mine - lowest);
+        failure.bar = 0;
+    }
     failure.ranks = ranks;
     failure.rank = judge->rank_scratch;
     failure.what = "differs between ranks that hold the same piece";

@@ -196,7 +196,7 @@ static enum status remember(struct judge *judge, const struct owed_point *owed, 
         return STATUS_OK;
     const struct micro_batch *micro = micro_numbered(judge->job, point->micro);
     return judge_route_make(&judge->route[point->layer], judge->places.mesh, owed->place,
-                      checkpoint_config(judge->job->model)->experts, micro ? micro->tokens : 1, value->x);
+                            checkpoint_config(judge->job->model)->experts, micro ? micro->tokens : 1, value->x);
 }
 
 static enum status keep_value(const struct judge *judge, struct owed_point *owed, const struct value *value) {

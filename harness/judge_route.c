@@ -105,7 +105,7 @@ static enum status rows_share_out(struct route *route, const struct mesh *mesh, 
 }
 
 enum status judge_route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
-                       int64_t batch_tokens, const double *choice) {
+                             int64_t batch_tokens, const double *choice) {
     rows_free(route);
     route->tokens = topk->shape[0];
     route->choices = topk->shape[1];

@@ -19,12 +19,12 @@ struct route {
     int64_t batch_tokens;             /* T: token n is sequence n / T, position n % T */
 };
 
-void judge_route_free(struct route *route);                                                                 /* accepts {0} */
+void judge_route_free(struct route *route);                                                           /* accepts {0} */
 enum status route_scores(struct route *route, int64_t tokens, int64_t experts, const double *scores); /* copies */
 /* The rows under `choice` [tokens, choices], every one a valid expert, distinct in a token. `topk` is the choices'
  * place: it says which rank a token is on. Keeps the scores. */
 enum status judge_route_make(struct route *route, const struct mesh *mesh, const struct place *topk, int64_t experts,
-                       int64_t batch_tokens, const double *choice);
+                             int64_t batch_tokens, const double *choice);
 
 /* Whether every choice is an expert, distinct in its token. */
 bool choices_usable(const double *choice, int64_t tokens, int64_t k, int64_t experts);

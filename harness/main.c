@@ -5,6 +5,7 @@
 #include "core/files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,10 +42,7 @@ static enum status usage(const char *format, const char *word) {
 }
 
 static int finish(enum status status) {
-    if (status == STATUS_OK)
-        return 0;
-    fprintf(stderr, "shardproof: %s\n", status_note());
-    return status == STATUS_INPUT || status == STATUS_IO ? 2 : 3;
+    return status == STATUS_OK ? 0 : run_failure(status);
 }
 
 /* ---- run */
@@ -134,6 +132,15 @@ static enum status take_option(int option, struct run_options *out) {
     }
 }
 
+/* getopt has stopped at an option that it does not know, or that takes no value. */
+static enum status refuse_option(char **words) {
+    char letter[] = {'-', (char)optopt, '\0'};
+    bool is_letter = optopt > 0 && optopt < OPTION_ENGINE;
+    if (optopt >= OPTION_ENGINE)
+        return usage("%s: takes no value", words[optind - 1]);
+    return usage("%s: unknown option", is_letter ? letter : words[optind - 1]);
+}
+
 static enum status read_options(int count, char **words, struct run_options *out) {
     static const struct option options[] = {{"engine", required_argument, NULL, OPTION_ENGINE},
                                             {"threads", no_argument, NULL, OPTION_THREADS},
@@ -150,8 +157,10 @@ static enum status read_options(int count, char **words, struct run_options *out
     opterr = 0;
     optind = 0;
     while ((option = getopt_long(count, words, ":", options, NULL)) != -1) {
-        if (option == '?' || option == ':')
-            return usage("%s: unknown option, or its value is missing", words[optind - 1]);
+        if (option == ':')
+            return usage("%s: its value is missing", words[optind - 1]);
+        if (option == '?')
+            return refuse_option(words);
         TRY(take_option(option, out));
     }
     out->path = words + optind;
@@ -245,8 +254,22 @@ static int command_agree(int count, char **words) {
     return status == STATUS_OK ? !same : finish(status);
 }
 
-int main(int count, char **words) {
+/* A file that takes the place of a closed stream would receive what is meant for the terminal. */
+static void open_streams(void) {
+    int file = open("/dev/null", O_RDWR);
+    while (file >= 0 && file <= STDERR_FILENO)
+        file = dup(file);
+    if (file > STDERR_FILENO)
+        close(file);
+}
+
+static int command_named(int count, char **words) {
     const char *command = count > 1 ? words[1] : "";
+    const char *first = count > 2 ? words[2] : "";
+    if (strcmp(command, "--help") == 0 || strcmp(command, "help") == 0 || strcmp(first, "--help") == 0) {
+        fputs(usage_text, stdout);
+        return 0;
+    }
     if (strcmp(command, "run") == 0)
         return command_run(count - 1, words + 1, false);
     if (strcmp(command, "worker") == 0)
@@ -259,9 +282,14 @@ int main(int count, char **words) {
         puts("shardproof " REPORT_VERSION);
         return 0;
     }
-    if (strcmp(command, "--help") == 0 || strcmp(command, "help") == 0) {
-        fputs(usage_text, stdout);
-        return 0;
-    }
     return finish(usage("'%s' is no command", command));
+}
+
+int main(int count, char **words) {
+    open_streams();
+    int code = command_named(count, words);
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    status_clear();
+    return finish(status_fail(STATUS_IO, "standard output: cannot be written: %s", strerror(errno)));
 }

@@ -18,8 +18,14 @@ struct rank_context {
     const char *keep;      /* folder of all dumps, or NULL */
 };
 
+/* DIR/CASE. A matrix may put a path into a name: its slashes make no folders. */
 static char *case_folder(const char *keep, const struct test_case *one) {
-    return keep ? path_join(keep, one->name) : NULL;
+    char *name = keep ? strdup(one->name) : NULL;
+    for (char *slash = name; slash && (slash = strchr(slash, '/'));)
+        *slash = '%';
+    char *folder = name ? path_join(keep, name) : NULL;
+    free(name);
+    return folder;
 }
 
 enum status run_rank(void *context, int index, struct comm *comm,
@@ -40,6 +46,32 @@ enum status run_rank(void *context, int index, struct comm *comm,
 }
 
 /* ---- loading */
+
+/* A report that could not be written must not cost the run: its place is looked at before. */
+static enum status check_report(const char *path) {
+    enum status status = STATUS_OK;
+    if (!path)
+        return STATUS_OK;
+    char *folder = path_folder(path);
+    if (!folder)
+        return status_fail(STATUS_MEMORY, "%s: out of memory", path);
+    if (!*path || path_is_folder(path))
+        status = status_fail(STATUS_INPUT, "%s: is no file, expected the name of a report", *path ? path : "''");
+    else if (!path_is_folder(folder) || access(folder, W_OK) != 0)
+        status = status_fail(STATUS_INPUT, "%s: cannot be written, expected a folder %s to write in", path, folder);
+    free(folder);
+    return status;
+}
+
+static enum status check_outputs(const struct run_options *options) {
+    TRY(check_report(options->json));
+    TRY(check_report(options->junit));
+    if (options->json && options->junit && strcmp(options->json, options->junit) == 0)
+        return status_fail(STATUS_INPUT, "%s: is named for both reports, expected two files", options->json);
+    if (options->keep && !*options->keep)
+        return status_fail(STATUS_INPUT, "--keep '': names no folder, expected one");
+    return options->keep ? folder_make(options->keep) : STATUS_OK;
+}
 
 static enum status load(const struct run_options *options, struct case_list *list) {
     for (int i = 0; i < options->paths; i++) {
@@ -84,10 +116,10 @@ static enum status launch(struct run *run, int size) {
         return status_fail(STATUS_MEMORY, "out of memory before a world of %d was launched", size);
     int count = 0;
     arguments[count++] = (char *)"worker";
+    arguments[count++] = (char *)"--ranks"; /* first: a word `--` of the user's ends the options */
+    arguments[count++] = ranks;
     for (int i = 0; i < options->argument_count; i++)
         arguments[count++] = options->arguments[i];
-    arguments[count++] = (char *)"--ranks";
-    arguments[count++] = ranks;
     struct world_spec spec = {.engine = options->engine,
                               .size = size,
                               .run = run_rank,
@@ -99,17 +131,39 @@ static enum status launch(struct run *run, int size) {
     return status;
 }
 
+/* As a shell reads it: in quotes unless it is plain. */
+static void print_word(FILE *out, const char *word) {
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:,@%=";
+    if (*word && !word[strspn(word, plain)]) {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*word, out);
+    fputc('\'', out);
+}
+
 /* The command that runs this case alone. */
 static enum status repeat_command(const struct run *run, const struct test_case *one, struct report_case *out) {
     const struct run_options *options = run->options;
-    char text[4096], dtype[32] = "", engine[64] = "";
-    if (options->cases.replace_dtype)
-        snprintf(dtype, sizeof dtype, " --dtype %s", dtype_word(options->cases.dtype));
+    size_t length;
+    FILE *text = open_memstream(&out->repeat, &length);
+    if (!text)
+        return status_fail(STATUS_MEMORY, "out of memory while a report was filled");
+    print_word(text, options->program);
+    fputs(" run ", text);
+    print_word(text, one->file);
+    fputs(" --filter ", text);
+    print_word(text, one->name);
     if (options->engine != ENGINE_LOCAL)
-        snprintf(engine, sizeof engine, options->engine == ENGINE_MPI ? " --engine mpi" : " --threads");
-    snprintf(text, sizeof text, "%s run %s --filter '%s'%s%s", options->program, one->file, one->name, engine, dtype);
-    out->repeat = strdup(text);
-    return out->repeat ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory while a report was filled");
+        fputs(options->engine == ENGINE_MPI ? " --engine mpi" : " --threads", text);
+    if (options->cases.replace_dtype)
+        fprintf(text, " --dtype %s", dtype_word(options->cases.dtype));
+    return fclose(text) == 0 ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory while a report was filled");
 }
 
 static enum status judge_outcome(struct run *run, int index, const struct outcome *outcome, struct report_case *out) {
@@ -202,8 +256,13 @@ static enum status write_reports(const struct run *run) {
     return STATUS_OK;
 }
 
-static int exit_code_of(enum status status) {
-    fprintf(stderr, "shardproof: %s\n", status_note());
+int run_failure(enum status status) {
+    char line[4096];
+    size_t used = 0;
+    for (const char *c = status_note(); *c && used + 1 < sizeof line; c++)
+        line[used++] = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    line[used] = '\0';
+    fprintf(stderr, "shardproof: %s\n", line);
     return status == STATUS_INPUT || status == STATUS_IO ? 2 : 3;
 }
 
@@ -214,6 +273,7 @@ int run_cases(const struct run_options *options) {
     int code;
     bool gpu = strcmp(options->engine_name, "nccl") == 0 || strcmp(options->device, "cuda") == 0;
     TRY_DONE(load(options, &run.list));
+    TRY_DONE(check_outputs(options));
     run.report = (struct report){.command = "run", .engine = options->engine_name, .device = options->device};
     progress_start(&run.progress, run.list.count, options->quiet);
     world_handle_signals();
@@ -222,7 +282,7 @@ int run_cases(const struct run_options *options) {
     run.report.seconds = now() - start;
     TRY_DONE(write_reports(&run));
 done:
-    code = status == STATUS_OK ? report_exit_code(&run.report) : exit_code_of(status);
+    code = status == STATUS_OK ? report_exit_code(&run.report) : run_failure(status);
     if (status == STATUS_OK) {
         report_print_summary(stdout, &run.report);
         if (world_stopped()) {
@@ -238,7 +298,7 @@ done:
 int run_worker(const struct run_options *options, const char *folder) {
     struct rank_context ranks = {.keep = options->keep};
     enum status status = load(options, &ranks.list);
-    int code = status == STATUS_OK ? world_worker(folder, run_rank, &ranks) : exit_code_of(status);
+    int code = status == STATUS_OK ? world_worker(folder, run_rank, &ranks) : run_failure(status);
     cases_free(&ranks.list);
     return code;
 }

@@ -24,6 +24,9 @@ int run_cases(const struct run_options *options);
 /* One rank process of an mpi world; `folder` is the world's. Returns the exit code. */
 int run_worker(const struct run_options *options, const char *folder);
 
+/* Prints the note of a failure in one line on stderr. Returns the exit code: 2 for what the user can mend, else 3. */
+int run_failure(enum status status);
+
 /* What every rank does for case `index` of a struct case_list: the subject under the case's rules. */
 enum status run_rank(void *context, int index, struct comm *comm,
                      enum status (*record)(void *sink, const struct point *point, const struct tensor *data),

@@ -12,9 +12,10 @@
 
 /* ---- trace */
 
-static void print_name(const struct safetensors_entry *entry) {
-    for (size_t i = 0; i < entry->name_length; i++) {
-        unsigned char c = (unsigned char)entry->name[i];
+/* What a file says, without its control characters. */
+static void print_foreign(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
         if (c < 0x20 || c == 0x7f)
             printf("\\x%02x", c);
         else
@@ -22,12 +23,20 @@ static void print_name(const struct safetensors_entry *entry) {
     }
 }
 
+static void print_pair(const struct safetensors_pair *pair) {
+    size_t length = strlen(pair->value);
+    fputs("# ", stdout);
+    print_foreign(pair->key, strlen(pair->key));
+    fputs(": ", stdout);
+    print_foreign(pair->value, length > 200 ? 200 : length);
+    puts(length > 200 ? " ..." : "");
+}
+
 enum status show_trace(const char *path) {
     struct safetensors file = {0};
     TRY(safetensors_open(&file, path));
     for (int i = 0; i < file.pairs; i++)
-        printf("# %s: %.200s%s\n", file.metadata[i].key, file.metadata[i].value,
-               strlen(file.metadata[i].value) > 200 ? " ..." : "");
+        print_pair(&file.metadata[i]);
     for (int i = 0; i < file.count; i++) {
         const struct safetensors_entry *entry = &file.entries[i];
         char shape[256];
@@ -37,7 +46,7 @@ enum status show_trace(const char *path) {
             snprintf(shape, sizeof shape, "[%d dims]", entry->ndim);
         printf("%-6s %-20s %12llu bytes  ", dtype_name(entry->tensor.dtype), shape,
                (unsigned long long)(entry->end - entry->begin));
-        print_name(entry);
+        print_foreign(entry->name, entry->name_length);
         putchar('\n');
     }
     printf("%d tensors\n", file.count);
@@ -82,13 +91,18 @@ static enum status print_piece(const struct line *line, const struct mesh *mesh,
     return STATUS_OK;
 }
 
+static enum status bound_line(struct line *out, const struct layout_file *file, const struct layout_rule *rule) {
+    char where[1024];
+    snprintf(where, sizeof where, "%s:%d", file->path, rule->at);
+    TRY(line_parse(out, rule->line, &file->mesh, where));
+    return line_bind(out, out->dims, NULL, file->size, file->sizes, where);
+}
+
 static enum status print_rule(const struct layout_file *file, const struct layout_rule *rule, int only) {
     struct line line;
-    char where[1024], text[512], shape[128];
+    char text[512], shape[128];
     int64_t global[LINE_MAX_DIMS];
-    snprintf(where, sizeof where, "%s:%d", file->path, rule->at);
-    TRY(line_parse(&line, rule->line, &file->mesh, where));
-    TRY(line_bind(&line, line.dims, NULL, file->size, file->sizes, where));
+    TRY(bound_line(&line, file, rule));
     line_shape(&line, global);
     printf("%s  \"%s\"  %s\n", rule->glob, line_text(text, sizeof text, &line, &file->mesh),
            shape_text(shape, sizeof shape, line.dims, global));
@@ -109,6 +123,10 @@ enum status show_layout(const char *path, int rank) {
         status = status_fail(STATUS_INPUT, "--rank %d: %s has a world of %d ranks, expected 0 to %d", rank, path, world,
                              world - 1);
         goto done;
+    }
+    for (int i = 0; i < file.rules; i++) {
+        struct line line;
+        TRY_DONE(bound_line(&line, &file, &file.rule[i])); /* before anything is printed */
     }
     printf("mesh %s, world %d\n", mesh_text(mesh, sizeof mesh, &file.mesh), world);
     for (int i = 0; i < file.rules; i++)
@@ -167,6 +185,8 @@ enum status show_case(const char *path) {
     struct case_list list = {0};
     struct case_options options = {0};
     enum status status = cases_load(&list, path, &options);
+    if (status == STATUS_OK && list.count == 0)
+        status = status_fail(STATUS_INPUT, "%s: holds no case, expected *.yaml files", path);
     for (int i = 0; i < list.count && status == STATUS_OK; i++)
         print_case(list.item[i]);
     cases_free(&list);
@@ -200,10 +220,14 @@ static json_t *load_report(const char *path) {
     json_error_t error;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     const char *schema = root ? json_string_value(json_object_get(root, "schema")) : NULL;
-    if (!root)
+    if (!root && error.line < 1)
+        status_fail(STATUS_INPUT, "%s: cannot be read, expected a report written by --json", path);
+    else if (!root)
         status_fail(STATUS_INPUT, "%s:%d: %s, expected a report written by --json", path, error.line, error.text);
     else if (!schema || strcmp(schema, "shardproof.report/1") != 0)
         status_fail(STATUS_INPUT, "%s:1: not a report, expected schema shardproof.report/1", path);
+    else if (!json_is_array(json_object_get(root, "cases")))
+        status_fail(STATUS_INPUT, "%s:1: a report without cases, expected a list 'cases'", path);
     else
         return root;
     json_decref(root);
@@ -239,29 +263,37 @@ static bool case_agrees(json_t *one, json_t *other, const char *name) {
     return true;
 }
 
+/* How many of `cases` stand in `others` as well, with the same verdict and the same bits. */
+static size_t count_agreeing(json_t *cases, json_t *others, int *digests) {
+    size_t i, agreeing = 0;
+    json_t *one;
+    json_array_foreach(cases, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        agreeing += name && case_agrees(one, case_named(others, name), name);
+        *digests += json_is_string(json_object_get(one, "digest"));
+    }
+    return agreeing;
+}
+
 enum status show_agreement(const char *a, const char *b, bool *same) {
     json_t *first = load_report(a);
     json_t *second = first ? load_report(b) : NULL;
     json_t *cases = json_object_get(first, "cases");
     json_t *others = json_object_get(second, "cases");
-    size_t i;
-    json_t *one;
+    size_t count = json_array_size(cases);
     int digests = 0;
-    *same = json_array_size(cases) == json_array_size(others) && json_array_size(cases) > 0;
     if (!second) {
         json_decref(first);
         return STATUS_INPUT;
     }
-    if (!*same)
-        printf("%s has %zu cases, %s has %zu\n", a, json_array_size(cases), b, json_array_size(others));
-    json_array_foreach(cases, i, one) {
-        const char *name = json_string_value(json_object_get(one, "name"));
-        *same = case_agrees(one, case_named(others, name ? name : ""), name ? name : "?") && *same;
-        digests += json_is_string(json_object_get(one, "digest"));
-    }
-    printf("%zu cases, %d with records: %s\n", json_array_size(cases), digests,
-           *same ? "the same bits on both engines" : "the engines differ");
-    *same = *same && digests > 0;
+    bool as_many = count == json_array_size(others);
+    if (!as_many)
+        printf("%s has %zu cases, %s has %zu\n", a, count, b, json_array_size(others));
+    *same = count_agreeing(cases, others, &digests) == count && as_many && digests > 0;
+    printf("%zu cases, %d with records: %s\n", count, digests,
+           *same          ? "the same bits in both reports"
+           : digests == 0 ? "nothing to compare"
+                          : "the reports differ");
     json_decref(first);
     json_decref(second);
     return STATUS_OK;

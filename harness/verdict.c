@@ -85,6 +85,12 @@ static enum status broken_world(const struct outcome *outcome, struct report_cas
 
 /* ---- a world that did */
 
+static enum status dump_path(const struct verdict_input *input, const char *name, char **path) {
+    free(*path);
+    *path = path_join(input->keep, name);
+    return *path ? STATUS_OK : status_fail(STATUS_MEMORY, "%s: out of memory", input->keep);
+}
+
 static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
     const struct test_case *one = input->one;
     int world = mesh_world(&one->mesh);
@@ -93,7 +99,7 @@ static enum status write_dump(struct judge *judge, const struct verdict_input *i
     enum status status;
     TRY(folder_make(input->keep));
     TRY_DONE(judge_layout_json(judge, &layout));
-    TRY_DONE((path = path_join(input->keep, "reference.safetensors")) ? STATUS_OK : STATUS_MEMORY);
+    TRY_DONE(dump_path(input, "reference.safetensors", &path));
     TRY_DONE(judge_write_reference(judge, path));
     snprintf(world_text, sizeof world_text, "%d", world);
     judge_mesh_json(mesh, sizeof mesh, &one->mesh);
@@ -105,8 +111,7 @@ static enum status write_dump(struct judge *judge, const struct verdict_input *i
                                               {"mesh", mesh},
                                               {"layout", layout}};
         snprintf(name, sizeof name, "rank%05d.safetensors", rank);
-        free(path);
-        TRY_DONE((path = path_join(input->keep, name)) ? STATUS_OK : STATUS_MEMORY);
+        TRY_DONE(dump_path(input, name, &path));
         TRY_DONE(trace_write_rank(path, &input->trace->rank[rank], metadata, 5));
     }
 done:

@@ -1,13 +1,35 @@
 /* The report as one JSON object, schema shardproof.report/1 (INTERFACES.md section 4). */
 #include "core/files.h"
 #include "reports/report.h"
+#include "reports/utf8.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* jansson takes well-formed UTF-8 only: other bytes become U+FFFD. */
+static json_t *mended(const char *value) {
+    char *copy = malloc(3 * strlen(value) + 1);
+    size_t used = 0;
+    if (!copy)
+        return NULL;
+    for (const unsigned char *s = (const unsigned char *)value; *s;) {
+        int length = utf8_length(s);
+        memcpy(copy + used, length ? (const char *)s : UTF8_REPLACEMENT, length ? (size_t)length : 3);
+        used += length ? (size_t)length : 3;
+        s += length ? length : 1;
+    }
+    json_t *out = json_stringn(copy, used);
+    free(copy);
+    return out;
+}
 
 static json_t *text(const char *value) {
-    return value ? json_string(value) : json_null();
+    if (!value)
+        return json_null();
+    json_t *out = json_string(value);
+    return out ? out : mended(value);
 }
 
 /* A number that is not finite is the string "nan", "inf" or "-inf". */
@@ -30,7 +52,7 @@ static json_t *integer_or_null(int64_t value) {
 static json_t *strings(const struct report_strings *list) {
     json_t *array = json_array();
     for (int i = 0; i < list->count; i++)
-        json_array_append_new(array, json_string(list->item[i]));
+        json_array_append_new(array, text(list->item[i]));
     return array;
 }
 
@@ -128,12 +150,10 @@ enum status report_write_json(const struct report *report, const char *path) {
     json_object_set_new(root, "summary", json_pack("{sisisi}", "passed", passed, "failed", failed, "skipped", skipped));
     json_object_set_new(root, "cases", cases);
     char *dump = json_dumps(root, JSON_INDENT(1));
-    size_t length = 0;
     json_decref(root);
     if (!dump)
         return status_fail(STATUS_MEMORY, "%s: the report does not fit into memory", path);
-    while (dump[length])
-        length++;
+    size_t length = strlen(dump);
     dump[length] = '\n'; /* takes the terminator's place: the length is given */
     enum status status = file_write(path, dump, length + 1);
     free(dump);

@@ -1,28 +1,18 @@
 /* JUnit XML as GitLab, Jenkins and GitHub's actions read it: a testsuite per case file, a testcase per case. */
 #include "core/files.h"
 #include "reports/report.h"
+#include "reports/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the valid UTF-8 character of XML 1.0 at `s`, 0 if there is none (illegal bytes, control characters). */
+/* Length of the character of XML 1.0 at `s`, 0 if there is none (illegal bytes, control characters, U+FFFE, U+FFFF). */
 static int legal(const unsigned char *s) {
     if (s[0] < 0x20)
         return s[0] == '\t' || s[0] == '\n' || s[0] == '\r';
-    if (s[0] < 0x80)
-        return s[0] != 0x7f;
-    int more = s[0] >= 0xf0 && s[0] <= 0xf4 ? 3 : s[0] >= 0xe0 && s[0] < 0xf0 ? 2 : s[0] >= 0xc2 && s[0] < 0xe0 ? 1 : 0;
-    if (!more)
+    if (s[0] == 0x7f || (s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe))
         return 0;
-    for (int i = 1; i <= more; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] >= 0x90))
-        return 0;
-    if (s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe)
-        return 0;
-    return more + 1;
+    return utf8_length(s);
 }
 
 static void escape(FILE *out, const char *text) {
@@ -30,7 +20,7 @@ static void escape(FILE *out, const char *text) {
     while (*s) {
         int length = legal(s);
         if (!length) {
-            fputs("\xef\xbf\xbd", out);
+            fputs(UTF8_REPLACEMENT, out);
             s++;
         } else if (length > 1) {
             fwrite(s, 1, (size_t)length, out);
@@ -49,8 +39,10 @@ static void escape(FILE *out, const char *text) {
             case '"':
                 fputs("&quot;", out);
                 break;
+            case '\t':
             case '\n':
-                fputs("&#10;", out);
+            case '\r': /* as they are, a reader would make spaces of them in attributes */
+                fprintf(out, "&#%d;", *s);
                 break;
             default:
                 fputc(*s, out);

@@ -140,6 +140,10 @@ Test(core_safetensors_read, messages_say_what_and_what_was_expected, .init = beg
                    "tensor 'a' has 8 bytes, expected 12 by its dtype and shape");
     expect_refusal(put("{\"a\\n\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "12345678", 8),
                    STATUS_INPUT, "tensor 'a\\x0a' begins at 4, expected 0 where the one before ends");
+    expect_refusal(put("{\"a\":[],}", "", 0), STATUS_INPUT,
+                   "byte 7 of the header: expected an entry: [dtype, shape, data_offsets]");
+    expect_refusal(put("{\"__metadata__\":{\"a\":\"b\",}}", "", 0), STATUS_INPUT,
+                   "byte 25 of the header: a trailing comma, expected an entry");
     expect_refusal(put("{}", "12345678", 8), STATUS_INPUT, "8 bytes of data, expected 0 by the header");
     expect_refusal(put("{\"a\":{\"shape\":[-1]}}", "", 0), STATUS_INPUT,
                    "byte 15 of the header: expected a whole number from 0 to 2^64-1");

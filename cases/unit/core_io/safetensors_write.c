@@ -71,9 +71,9 @@ Test(core_safetensors_write, header_by_hand, .init = begin, .fini = end) {
     struct tensor bf16 = tensor_view(DTYPE_BF16, 1, (const int64_t[]){1}, &half);
     struct tensor u8 = tensor_view(DTYPE_U8, 2, (const int64_t[]){1, 2}, bytes);
     struct tensor none = tensor_view(DTYPE_BF16, 1, (const int64_t[]){0}, bytes);
-    const struct safetensors_item items[] = {{"a", &u8}, {"c", &bf16}, {"B\"\n\x01\x7f\xc3\xa9", &none}, {"z", &f32}};
+    const struct safetensors_item items[] = {{"a", &u8}, {"c", &bf16}, {"B\"\n\x1f\x7f\xc3\xa9", &none}, {"z", &f32}};
     const char header[] = "{\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
-                          "\"B\\\"\\n\\u0001\x7f\xc3\xa9\":{\"dtype\":\"BF16\",\"shape\":[0],\"data_offsets\":[4,4]},"
+                          "\"B\\\"\\n\\u001f\x7f\xc3\xa9\":{\"dtype\":\"BF16\",\"shape\":[0],\"data_offsets\":[4,4]},"
                           "\"c\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[4,6]},"
                           "\"a\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[6,8]}}";
     size_t length = strlen(header), padded = (length + 7) / 8 * 8, size = 0;

@@ -138,14 +138,14 @@ Test(core_yaml_schema, a_failure_names_its_place, .fini = end) {
 }
 
 Test(core_yaml_schema, nearest_word) {
-    static const char *const known[] = {"model", "mesh", "modes", "tenants", "x", NULL};
+    static const char *const known[] = {"modes", "model", "mesh", "tenants", "x", NULL};
     static const char *const none[] = {NULL};
     cr_assert_str_eq(nearest_word("modle", known), "model", "a swap counts once: nearer than 'modes'");
     cr_assert_str_eq(nearest_word("mdoes", known), "modes");
     cr_assert_str_eq(nearest_word("tenant", known), "tenants");
     cr_assert_str_eq(nearest_word("tnants", known), "tenants");
     cr_assert_str_eq(nearest_word("mash", known), "mesh");
-    cr_assert_str_eq(nearest_word("mode", known), "model", "as near as 'modes': the first");
+    cr_assert_str_eq(nearest_word("mode", known), "modes", "as near as 'model': the first");
     cr_assert_null(nearest_word("optimizer", known));
     cr_assert_null(nearest_word("y", known), "a word of one letter is not near to any");
     cr_assert_null(nearest_word("", known));

@@ -203,7 +203,8 @@ static enum status record(void *context, const struct point *point, struct value
     struct fake *fake = recorder->fake;
     char name[POINT_NAME_MAX];
     enum dtype dtype = owed_dtype(&fake->one.job, point);
-    bool stays = dtype == DTYPE_I64 || point->phase == PHASE_EXPORT;
+    /* the pieces of a sum are rounded one by one */
+    bool stays = dtype == DTYPE_I64 || point->phase == PHASE_EXPORT || point_is_partial(point);
     int64_t elements = value->ndim ? value->shape[0] * columns_of(value) : 1;
     const struct place *place;
     point_name(name, point);

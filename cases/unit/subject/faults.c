@@ -85,3 +85,20 @@ Test(faults, loss_mean_of_means) {
     expect_counts(mesh_of("ep", 2, "fsdp", 1), (int[]){8 * 2, 6 * 2});
     expect_counts(mesh_of("ep", 2, "fsdp", 2), (int[]){6 * 3, 7 * 3, 1 * 3, 14});
 }
+
+/* The ledger names rank 1, the collective that it left out and where the others stand. */
+Test(faults, reduce_scatter_left_out) {
+    struct made_job made;
+    struct run wrong = {.rules = rules_right};
+    struct board_fault fault;
+    rule_fault_named("reduce_scatter_left_out")->plant(&wrong.rules);
+    job_of(&made, TINY, "ada", NULL, DTYPE_F64, 1, 6);
+    run_failing_world(&wrong, &made.job, mesh_of("ep", 2, "fsdp", 2), &fault);
+    cr_expect_eq(fault.kind, FAULT_ORDER);
+    cr_expect_eq(fault.rank, 1);
+    cr_expect_eq(fault.expected.operation, COLLECTIVE_REDUCE_SCATTER);
+    cr_expect(strstr(fault.expected.site, "sharded/fsdp.c:"), "%s", fault.expected.site);
+    cr_expect_str_eq(fault.expected.what, "model.layers.1");
+    run_done(&wrong);
+    job_done(&made);
+}

@@ -7,7 +7,9 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OK(call) cr_assert_eq((call), STATUS_OK, "%s", status_note())
 
@@ -90,10 +92,10 @@ static int expect_exports(const struct run *run, int rank, const struct safetens
 }
 
 static void check(const char *fixture, const char *first, const char *second, int slots, int64_t max_rank,
-                  struct mesh mesh) {
+                  struct mesh mesh, const struct layout_file *layout) {
     struct made_job made;
     struct safetensors file = {0};
-    struct run run = {0};
+    struct run run = {.layout = layout};
     char path[256], name[64];
     int exports = 0;
     snprintf(path, sizeof path, "fixtures/golden/%s/golden/sgd/%s.safetensors", fixture, first);
@@ -132,28 +134,49 @@ Test(golden, first_loss_of_tiny) {
 }
 
 Test(golden, tiny_on_one_rank) {
-    check(TINY, "ada", NULL, 1, 2, mesh_of("ep", 1, "fsdp", 1));
-    check(TINY, "bob", NULL, 2, 6, mesh_of("ep", 1, "fsdp", 1));
-    check(TINY, "cyd", NULL, 1, 3, mesh_of("ep", 1, "fsdp", 1));
-    check(TINY, "dov", NULL, 1, 4, mesh_of("ep", 1, "fsdp", 1));
-    check(TINY, "eve", NULL, 1, 7, mesh_of("ep", 1, "fsdp", 1));
+    check(TINY, "ada", NULL, 1, 2, mesh_of("ep", 1, "fsdp", 1), NULL);
+    check(TINY, "bob", NULL, 2, 6, mesh_of("ep", 1, "fsdp", 1), NULL);
+    check(TINY, "cyd", NULL, 1, 3, mesh_of("ep", 1, "fsdp", 1), NULL);
+    check(TINY, "dov", NULL, 1, 4, mesh_of("ep", 1, "fsdp", 1), NULL);
+    check(TINY, "eve", NULL, 1, 7, mesh_of("ep", 1, "fsdp", 1), NULL);
 }
 
 Test(golden, uneven_on_one_rank) {
-    check(UNEVEN, "fay", NULL, 1, 4, mesh_of("ep", 1, "fsdp", 1));
+    check(UNEVEN, "fay", NULL, 1, 4, mesh_of("ep", 1, "fsdp", 1), NULL);
 }
 
 /* Another tenant holds slot 0. */
 Test(golden, tiny_on_meshes) {
-    check(TINY, "ada", "bob", 3, 6, mesh_of("ep", 2, "fsdp", 2));
-    check(TINY, "bob", "ada", 2, 5, mesh_of("ep", 3, "fsdp", 2));
-    check(TINY, "eve", "dov", 2, 6, mesh_of("fsdp", 3, "ep", 2));
-    check(TINY, "eve", NULL, 1, 6, mesh_of("ep", 6, "fsdp", 1));
-    check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 1, "fsdp", 5));
-    check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 4, "fsdp", 2));
+    check(TINY, "ada", "bob", 3, 6, mesh_of("ep", 2, "fsdp", 2), NULL);
+    check(TINY, "bob", "ada", 2, 5, mesh_of("ep", 3, "fsdp", 2), NULL);
+    check(TINY, "eve", "dov", 2, 6, mesh_of("fsdp", 3, "ep", 2), NULL);
+    check(TINY, "eve", NULL, 1, 6, mesh_of("ep", 6, "fsdp", 1), NULL);
+    check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 1, "fsdp", 5), NULL);
+    check(TINY, "bob", NULL, 1, 5, mesh_of("ep", 4, "fsdp", 2), NULL);
 }
 
 Test(golden, uneven_on_meshes) {
-    check(UNEVEN, "fay", NULL, 2, 4, mesh_of("ep", 5, "fsdp", 2));
-    check(UNEVEN, "gus", "fay", 2, 5, mesh_of("fsdp", 4, "ep", 2));
+    check(UNEVEN, "fay", NULL, 2, 4, mesh_of("ep", 5, "fsdp", 2), NULL);
+    check(UNEVEN, "gus", "fay", 2, 5, mesh_of("fsdp", 4, "ep", 2), NULL);
+}
+
+/* Another layout: experts cut on their last dim by the balanced rule, dense weights on both, norms nowhere; q_proj's
+ * slots lie twice, on both ep ranks, and owe their sum over the world all the same. */
+Test(golden, another_layout) {
+    static const char text[] = "mesh: {fsdp: 3, ep: 2}\n"
+                               "tensors:\n"
+                               "  \"*norm.weight\": \"hidden\"\n"
+                               "  \"*.experts.*\": \"expert[ep] out in[fsdp:balanced]\"\n"
+                               "  \"*.q_proj.weight.lora_*\": \"out[fsdp] in\"\n"
+                               "  \"*\": \"out[fsdp] in[ep]\"\n";
+    char path[] = "/tmp/shardproof-layout-XXXXXX";
+    struct layout_file layout = {0};
+    int file = mkstemp(path);
+    cr_assert_geq(file, 0);
+    cr_assert_eq(write(file, text, sizeof text - 1), (ssize_t)sizeof text - 1);
+    close(file);
+    OK(layout_file_open(&layout, path));
+    check(TINY, "bob", "ada", 2, 6, mesh_of("fsdp", 3, "ep", 2), &layout);
+    layout_file_close(&layout);
+    unlink(path);
 }

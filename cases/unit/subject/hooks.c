@@ -2,6 +2,7 @@
 #include "job_of.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -91,5 +92,60 @@ Test(hooks, disabled_is_the_base) {
         cr_expect_null(kept_find(&run, rank, "step.0/micro.0/backward/lm_head"));
     }
     run_done(&run);
+    job_done(&made);
+}
+
+/* The acting slot of rank 2 in 6 rows, before the first step: rows below 2 small numbers, rows beyond `beyond`. */
+static enum status fill_rows(struct subject *subject, double beyond) {
+    const struct param *down = inventory_named(subject->inventory, "model.layers.0.mlp.experts.down_proj");
+    const int64_t shapes[FACTORS][3] = {{12, 6, 14}, {12, 20, 6}};
+    for (int which = 0; which < FACTORS; which++) {
+        struct point point = POINT_NONE;
+        struct tensor whole = {0};
+        point.param = down;
+        point.part = FACTOR_PART(which);
+        TRY(tensor_make(&whole, subject->dtype, 3, shapes[which]));
+        for (int64_t i = 0; i < tensor_elements(&whole); i++) {
+            int64_t row = which == FACTOR_A ? i / 14 % 6 : i % 6;
+            tensor_set(&whole, i, row < 2 ? 0.01 * (double)(i % 7 - 3) : beyond);
+        }
+        enum status status = subject_overwrite(subject, &point, &whole);
+        tensor_free(&whole);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status zeros_beyond(void *context, struct subject *subject, int step) {
+    (void)context;
+    return step == 0 ? fill_rows(subject, 0.0) : STATUS_OK;
+}
+
+static enum status nan_beyond(void *context, struct subject *subject, int step) {
+    (void)context;
+    return step == 0 ? fill_rows(subject, NAN) : STATUS_OK;
+}
+
+static bool holds_slot_rows(const struct point *point) {
+    bool held = point->phase == PHASE_PARAM || point->phase == PHASE_UPDATE || point->phase == PHASE_GATHER ||
+                point->phase == PHASE_REGATHER;
+    return held && point->part != PART_WEIGHT && !point->state;
+}
+
+/* NaN in the rows that the tenant does not have leaves no trace but where the rows themselves are shown. */
+Test(hooks, rows_beyond_the_rank_are_not_read) {
+    struct made_job made;
+    struct run zeros = {.before_step = zeros_beyond}, nans = {.before_step = nan_beyond};
+    int compared = 0;
+    job_of(&made, TINY, "ada", NULL, DTYPE_F64, 1, 6);
+    run_world(&zeros, &made.job, mesh_of("ep", 2, "fsdp", 2));
+    run_world(&nans, &made.job, mesh_of("ep", 2, "fsdp", 2));
+    for (int rank = 0; rank < 4; rank++)
+        for (const struct kept *a = zeros.kept[rank], *b = nans.kept[rank]; a; a = a->next, b = b->next, compared++)
+            if (!holds_slot_rows(&a->point))
+                cr_expect(memcmp(a->tensor.data, b->tensor.data, tensor_bytes(&a->tensor)) == 0, "%s", a->name);
+    cr_expect_gt(compared, 1000);
+    run_done(&nans);
+    run_done(&zeros);
     job_done(&made);
 }

@@ -108,15 +108,24 @@ static enum status run_rank(struct comm *comm, void *context) {
     struct keeper keeper = {run, comm_rank(comm)};
     const struct subject_hooks hooks = {
         .context = &keeper, .record = keep, .before_step = run->before_step, .export_folder = run->export_folder};
-    return subject_run(run->job, &run->mesh, NULL, &run->rules, comm, &hooks);
+    return subject_run(run->job, &run->mesh, run->layout, &run->rules, comm, &hooks);
 }
 
-void run_world(struct run *run, const struct job *job, struct mesh mesh) {
+static void run_of(struct run *run, const struct job *job, struct mesh mesh) {
     run->job = job;
     run->mesh = mesh;
     if (!run->rules.import_b)
         run->rules = rules_right;
+}
+
+void run_world(struct run *run, const struct job *job, struct mesh mesh) {
+    run_of(run, job, mesh);
     run_ranks(mesh_world(&mesh), run_rank, run);
+}
+
+void run_failing_world(struct run *run, const struct job *job, struct mesh mesh, struct board_fault *fault) {
+    run_of(run, job, mesh);
+    run_failing_ranks(mesh_world(&mesh), run_rank, run, fault);
 }
 
 void run_done(struct run *run) {

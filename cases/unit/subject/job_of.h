@@ -33,6 +33,7 @@ struct run { /* of a world */
     const struct job *job;
     struct mesh mesh;
     struct rules rules;
+    const struct layout_file *layout;
     const char *export_folder;
     enum status (*before_step)(void *context, struct subject *subject, int step);
     struct kept *kept[16]; /* [rank], latest first */
@@ -41,6 +42,8 @@ struct run { /* of a world */
 
 /* Runs the job on a world of threads and keeps all records. */
 void run_world(struct run *run, const struct job *job, struct mesh mesh);
+/* The same where every rank must fail. */
+void run_failing_world(struct run *run, const struct job *job, struct mesh mesh, struct board_fault *fault);
 void run_done(struct run *run);
 /* NULL if the rank has no such record. */
 const struct tensor *kept_find(const struct run *run, int rank, const char *name);

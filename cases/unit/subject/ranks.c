@@ -29,21 +29,42 @@ static void *rank_run(void *argument) {
     return NULL;
 }
 
-void run_ranks(int world, rank_test main, void *context) {
-    size_t bytes = comm_local_bytes(world);
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct rank_thread ranks[16] = {0};
-    cr_assert(memory != MAP_FAILED && world <= 16);
-    comm_local_init(memory, world);
-    for (int rank = 0; rank < world; rank++) {
-        ranks[rank] = (struct rank_thread){.memory = memory, .rank = rank, .main = main, .context = context};
-        cr_assert_eq(pthread_create(&ranks[rank].thread, NULL, rank_run, &ranks[rank]), 0);
+struct world {
+    void *memory;
+    size_t bytes;
+    struct rank_thread ranks[16];
+};
+
+static void run_threads(struct world *world, int size, rank_test main, void *context) {
+    cr_assert(size <= 16);
+    *world = (struct world){.bytes = comm_local_bytes(size)};
+    world->memory = mmap(NULL, world->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(world->memory != MAP_FAILED);
+    comm_local_init(world->memory, size);
+    for (int rank = 0; rank < size; rank++) {
+        struct rank_thread *self = &world->ranks[rank];
+        *self = (struct rank_thread){.memory = world->memory, .rank = rank, .main = main, .context = context};
+        cr_assert_eq(pthread_create(&self->thread, NULL, rank_run, self), 0);
     }
-    for (int rank = 0; rank < world; rank++)
-        pthread_join(ranks[rank].thread, NULL);
-    for (int rank = 0; rank < world; rank++)
-        cr_expect_eq(ranks[rank].status, STATUS_OK, "rank %d of %d: %s", rank, world, ranks[rank].note);
-    munmap(memory, bytes);
+    for (int rank = 0; rank < size; rank++)
+        pthread_join(world->ranks[rank].thread, NULL);
+}
+
+void run_ranks(int size, rank_test main, void *context) {
+    struct world world;
+    run_threads(&world, size, main, context);
+    for (int rank = 0; rank < size; rank++)
+        cr_expect_eq(world.ranks[rank].status, STATUS_OK, "rank %d of %d: %s", rank, size, world.ranks[rank].note);
+    munmap(world.memory, world.bytes);
+}
+
+void run_failing_ranks(int size, rank_test main, void *context, struct board_fault *fault) {
+    struct world world;
+    run_threads(&world, size, main, context);
+    for (int rank = 0; rank < size; rank++)
+        cr_expect_neq(world.ranks[rank].status, STATUS_OK, "rank %d of %d", rank, size);
+    *fault = comm_local_board(world.memory)->fault;
+    munmap(world.memory, world.bytes);
 }
 
 struct mesh mesh_of(const char *first, int first_size, const char *second, int second_size) {

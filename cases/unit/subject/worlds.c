@@ -85,6 +85,13 @@ Test(worlds, bits_do_not_depend_on_the_split) {
     job_done(&made);
 }
 
+Test(worlds, bits_in_float32) {
+    struct made_job made;
+    job_of(&made, TINY, "eve", "dov", DTYPE_F32, 2, 6);
+    expect_bits(&made.job, mesh_of("ep", 3, "fsdp", 2));
+    job_done(&made);
+}
+
 Test(worlds, bits_of_the_uneven_model) {
     struct made_job made;
     job_of(&made, UNEVEN, "gus", NULL, DTYPE_F64, 1, 5);
@@ -152,6 +159,7 @@ Test(worlds, untrained_adapter_comes_out_as_it_went_in) {
     expect_untouched(TINY, "eve", mesh_of("fsdp", 2, "ep", 4), DTYPE_F64);
     expect_untouched(UNEVEN, "fay", mesh_of("ep", 5, "fsdp", 2), DTYPE_F64);
     expect_untouched(UNEVEN, "gus", mesh_of("ep", 1, "fsdp", 4), DTYPE_F64);
+    expect_untouched(TINY, "bob", mesh_of("ep", 3, "fsdp", 2), DTYPE_F32);
 }
 
 /* Nothing is recorded without a hook, and the run is the same. */
