@@ -10,14 +10,14 @@
 #include "core/checkpoint.h"
 
 struct adapter_target {
-    const struct param *param; /* of the inventory it was opened with */
-    int64_t experts;           /* E for packed experts, 1 for a 2-D weight */
-    int64_t in, out;           /* of the linear map */
-    int64_t lora_rank;         /* r, after rank_pattern */
-    double alpha;              /* after alpha_pattern */
-    double scale;              /* alpha / r, or alpha / sqrt(r) with rslora */
-    struct tensor a;           /* [experts*r, in] flat, stored type */
-    struct tensor b;           /* [out, r*experts] flat, stored type */
+    const struct param *param;   /* of the inventory it was opened with */
+    int64_t experts;             /* E for packed experts, 1 for a 2-D weight */
+    int64_t in, out;             /* of the linear map */
+    int64_t lora_rank;           /* r, after rank_pattern */
+    double alpha;                /* after alpha_pattern */
+    double scale;                /* alpha / r, or alpha / sqrt(r) with rslora */
+    struct tensor a;             /* [experts*r, in] flat, stored type */
+    struct tensor b;             /* [out, r*experts] flat, stored type */
     char key_a[256], key_b[256]; /* base_model.model.<module>[.base_layer].lora_A.weight */
 };
 
@@ -43,15 +43,16 @@ struct adapter_spec { /* an adapter made here */
 };
 
 enum status adapter_open(struct adapter *out, const char *folder, const struct inventory *inventory);
-/* float32 values from (key, global index of the flat tensor, seed): A uniform/sqrt(in), B uniform/sqrt(r) or zero. `where`
+/* float32 values from (key, global index of the flat tensor, seed): A uniform/sqrt(in), B uniform/sqrt(r) or zero.
+ * `where`
  * ("FILE:LINE") stands before a message. */
 enum status adapter_make(struct adapter *out, const struct adapter_spec *spec, const struct inventory *inventory,
                          const char *where);
 void adapter_free(struct adapter *adapter);
 /* The target on this parameter, NULL if the adapter has none there. */
 const struct adapter_target *adapter_find(const struct adapter *adapter, const struct param *param);
-/* Writes a PEFT folder: config_text and the tensors a[i], b[i] of target i, flat, metadata {"format":"pt"}; files appear
- * by rename, the folder is made. */
+/* Writes a PEFT folder: config_text and the tensors a[i], b[i] of target i, flat, metadata {"format":"pt"}; files
+ * appear by rename, the folder is made. */
 enum status adapter_write(const struct adapter *adapter, const char *folder, const struct tensor *a,
                           const struct tensor *b);
 

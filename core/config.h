@@ -1,7 +1,8 @@
 /* A model's configuration: Hugging Face config.json, as far as it decides what is computed.
  *
  * A family is one row of choices; this version has one (qwen3_moe). A config of another family, or one that asks for
- * something a family cannot do (sliding window, rope scaling, another activation), is STATUS_INPUT with file and key. */
+ * something a family cannot do (sliding window, rope scaling, another activation), is STATUS_INPUT with file and key.
+ */
 #ifndef CORE_CONFIG_H
 #define CORE_CONFIG_H
 

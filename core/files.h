@@ -15,7 +15,7 @@ bool path_is_folder(const char *path);
 enum status file_read(const char *path, char **out, size_t *length);
 /* Through a temporary file in the same folder and rename. */
 enum status file_write(const char *path, const void *data, size_t length);
-enum status folder_make(const char *path);      /* with its parents; fine if it exists */
-enum status folder_remove(const char *path);    /* with all below it; fine if it does not exist */
+enum status folder_make(const char *path);   /* with its parents; fine if it exists */
+enum status folder_remove(const char *path); /* with all below it; fine if it does not exist */
 
 #endif

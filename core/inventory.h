@@ -36,8 +36,9 @@ enum param_kind {
 #define PARAM_NAME_MAX 160
 
 struct param {
-    char name[PARAM_NAME_MAX]; /* Hugging Face in-memory name */
-    char module[PARAM_NAME_MAX]; /* the module that owns it: "model.layers.0.mlp.experts", "model.layers.0.self_attn.q_proj" */
+    char name[PARAM_NAME_MAX];   /* Hugging Face in-memory name */
+    char module[PARAM_NAME_MAX]; /* the module that owns it: "model.layers.0.mlp.experts",
+                                    "model.layers.0.self_attn.q_proj" */
     enum param_kind kind;
     int layer; /* -1: outside the layers */
     int unit;  /* FSDP2 unit: 0 = root (embedding, norm, head), 1 + L = layer L */
@@ -45,15 +46,15 @@ struct param {
     int64_t shape[3];
     const char *axes; /* logical axes, a layout line without cuts: "expert (half inter) hidden" */
     bool expert;      /* packed experts, [E, out, in]: dim 0 is the expert */
-    bool linear;      /* the weight of a linear map [.., out, in]: can hold an adapter (includes the router's 2-D weight) */
-    int alias;        /* index of the parameter whose memory this is (tied head), or -1 */
-    int slot_index;   /* position among all `linear` params, or -1 */
+    bool linear; /* the weight of a linear map [.., out, in]: can hold an adapter (includes the router's 2-D weight) */
+    int alias;   /* index of the parameter whose memory this is (tied head), or -1 */
+    int slot_index; /* position among all `linear` params, or -1 */
 };
 
 struct inventory {
     int count;
     struct param *params;
-    int units; /* layers + 1 */
+    int units;  /* layers + 1 */
     int linear; /* how many can hold an adapter */
 };
 

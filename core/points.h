@@ -10,16 +10,16 @@
 #include "core/tensor.h"
 
 enum phase {
-    PHASE_PARAM,     /* parameters, slots, optimizer state as a rank holds them before a step, and once after the last */
-    PHASE_GATHER,    /* whole parameters before forward (experts: the local block) */
-    PHASE_DELTA,     /* W's delta, and W + delta: part MERGED in forward, REMERGED when backward makes it again */
-    PHASE_FORWARD,   /* activations */
-    PHASE_LOSS_SUM,  /* a rank's partial sum of token losses */
-    PHASE_REGATHER,  /* whole parameters before backward */
-    PHASE_BACKWARD,  /* gradients of activations (under the activation's name) and partial gradients of parameters */
-    PHASE_GRAD,      /* with micro: the shard's running sum after reduce-scatter; without: divided by the count */
-    PHASE_LOSS,      /* `count` (the divisor) and `loss` */
-    PHASE_CLIP,      /* `norm` */
+    PHASE_PARAM,    /* parameters, slots, optimizer state as a rank holds them before a step, and once after the last */
+    PHASE_GATHER,   /* whole parameters before forward (experts: the local block) */
+    PHASE_DELTA,    /* W's delta, and W + delta: part MERGED in forward, REMERGED when backward makes it again */
+    PHASE_FORWARD,  /* activations */
+    PHASE_LOSS_SUM, /* a rank's partial sum of token losses */
+    PHASE_REGATHER, /* whole parameters before backward */
+    PHASE_BACKWARD, /* gradients of activations (under the activation's name) and partial gradients of parameters */
+    PHASE_GRAD,     /* with micro: the shard's running sum after reduce-scatter; without: divided by the count */
+    PHASE_LOSS,     /* `count` (the divisor) and `loss` */
+    PHASE_CLIP,     /* `norm` */
     PHASE_OPTIMIZER, /* state after the update */
     PHASE_UPDATE,    /* parameters after the update */
     PHASE_EXPORT,
@@ -29,9 +29,9 @@ enum phase {
 /* Activations, in forward order. N = B*T tokens, k experts a token, E experts, rows = exchanged rows (N*k in all). */
 enum activation {
     ACT_NONE,
-    ACT_INPUT_IDS,        /* input_ids                              [B,T] */
-    ACT_LABELS,           /* labels                                 [B,T] */
-    ACT_ROTARY_COS,       /* rotary.cos                             [T,d/2], the same on every rank */
+    ACT_INPUT_IDS,  /* input_ids                              [B,T] */
+    ACT_LABELS,     /* labels                                 [B,T] */
+    ACT_ROTARY_COS, /* rotary.cos                             [T,d/2], the same on every rank */
     ACT_ROTARY_SIN,
     ACT_EMBED,            /* model.embed_tokens                     [B,T,H] */
     ACT_INPUT_NORM_SCALE, /* L.input_layernorm.inverse_rms          [B,T] = 1/sqrt(mean(x^2)+eps) */
@@ -51,28 +51,33 @@ enum activation {
     ACT_O,        /* L.self_attn.o_proj                     [B,T,H], bias included */
     ACT_RESIDUAL, /* L.self_attn.residual                   [B,T,H] = layer input + o_proj */
     ACT_POST_NORM_SCALE,
-    ACT_POST_NORM,      /* L.post_attention_layernorm             [B,T,H] */
-    ACT_ROUTER_LOGITS,  /* L.mlp.router.logits                    [N,E] */
-    ACT_ROUTER_SCORES,  /* L.mlp.router.scores                    [N,E] softmax over E */
-    ACT_TOPK_INDEX,     /* L.mlp.router.topk_index                [N,k] I64, falling score, equal scores: lower expert first */
-    ACT_TOPK_WEIGHT,    /* L.mlp.router.topk_weight               [N,k] what multiplies expert results */
-    ACT_EXPERT_DISPATCH, /* L.mlp.experts.dispatch: backward only [N,k,H] gradient of the copies sent, back at the source */
-    ACT_EXPERT_INPUT,   /* L.mlp.experts.input                    [rows,H] as it arrived */
-    ACT_EXPERT_GATE_UP, /* L.mlp.experts.gate_up                  [rows,2I] */
-    ACT_EXPERT_HIDDEN,  /* L.mlp.experts.hidden                   [rows,I] silu(gate)*up */
-    ACT_EXPERT_DOWN,    /* L.mlp.experts.down                     [rows,H] */
-    ACT_EXPERT_OUTPUT,  /* L.mlp.experts.output                   [N,k,H] `down` back at the source, by (token, choice) */
-    ACT_ROUTER_INPUT,   /* L.mlp.router.input: backward only      [N,H] d logits @ router weight */
-    ACT_MLP_GATE,       /* L.mlp.gate_proj (dense layer)          [B,T,F] */
+    ACT_POST_NORM,     /* L.post_attention_layernorm             [B,T,H] */
+    ACT_ROUTER_LOGITS, /* L.mlp.router.logits                    [N,E] */
+    ACT_ROUTER_SCORES, /* L.mlp.router.scores                    [N,E] softmax over E */
+    ACT_TOPK_INDEX, /* L.mlp.router.topk_index                [N,k] I64, falling score, equal scores: lower expert first
+                     */
+    ACT_TOPK_WEIGHT,     /* L.mlp.router.topk_weight               [N,k] what multiplies expert results */
+    ACT_EXPERT_DISPATCH, /* L.mlp.experts.dispatch: backward only [N,k,H] gradient of the copies sent, back at the
+                            source */
+    ACT_EXPERT_INPUT,    /* L.mlp.experts.input                    [rows,H] as it arrived */
+    ACT_EXPERT_GATE_UP,  /* L.mlp.experts.gate_up                  [rows,2I] */
+    ACT_EXPERT_HIDDEN,   /* L.mlp.experts.hidden                   [rows,I] silu(gate)*up */
+    ACT_EXPERT_DOWN,     /* L.mlp.experts.down                     [rows,H] */
+    ACT_EXPERT_OUTPUT,   /* L.mlp.experts.output                   [N,k,H] `down` back at the source, by (token, choice)
+                          */
+    ACT_ROUTER_INPUT,    /* L.mlp.router.input: backward only      [N,H] d logits @ router weight */
+    ACT_MLP_GATE,        /* L.mlp.gate_proj (dense layer)          [B,T,F] */
     ACT_MLP_UP,
     ACT_MLP_HIDDEN, /* L.mlp.hidden                           [B,T,F] silu(gate)*up */
-    ACT_MLP,        /* L.mlp                                  [B,T,H] sparse: sum over choices in ascending expert of weight*output */
+    ACT_MLP,        /* L.mlp                                  [B,T,H] sparse: sum over choices in ascending expert of
+                       weight*output */
     ACT_LAYER,      /* L  ("model.layers.3")                  [B,T,H] = residual + mlp: golden hidden.L */
     ACT_NORM_SCALE, /* model.norm.inverse_rms */
     ACT_NORM,       /* model.norm                             [B,T,H] */
     ACT_HEAD,       /* lm_head                                [B,T,V] logits */
     ACT_LOGSUMEXP,  /* logsumexp                              [B,T-1] */
-    ACT_TOKEN_LOSS, /* token_loss                             [B,T-1] logsumexp - logit of the label; 0 without a label */
+    ACT_TOKEN_LOSS, /* token_loss                             [B,T-1] logsumexp - logit of the label; 0 without a label
+                     */
     ACT_COUNT
 };
 
@@ -85,21 +90,27 @@ enum point_kind {
 };
 
 struct activation_row {
-    const char *name;    /* with %d for the layer; NULL for ACT_NONE */
-    const char *line;    /* layout line; `world` stands for the world's mesh axes in mesh order, as in batch[world] */
+    const char *name; /* with %d for the layer; NULL for ACT_NONE */
+    const char *line; /* layout line; `world` stands for the world's mesh axes in mesh order, as in batch[world] */
     enum point_kind forward, backward;
     bool has_forward, has_backward;
 };
 extern const struct activation_row activation_table[ACT_COUNT];
 
-enum part { PART_WEIGHT, PART_LORA_A, PART_LORA_B, PART_MERGED, PART_REMERGED };
+enum part {
+    PART_WEIGHT,
+    PART_LORA_A,
+    PART_LORA_B,
+    PART_MERGED,
+    PART_REMERGED
+};
 
 struct point {
     enum phase phase;
     int step;
-    int micro;  /* M, -1: none */
-    int slot;   /* slot.N: a slot that does not act; -1: none */
-    const char *tenant; /* export: tenant.T; else NULL */
+    int micro;                  /* M, -1: none */
+    int slot;                   /* slot.N: a slot that does not act; -1: none */
+    const char *tenant;         /* export: tenant.T; else NULL */
     enum activation activation; /* ACT_NONE: a parameter or a scalar */
     int layer;                  /* of the activation */
     const struct param *param;  /* parameter points */
@@ -118,8 +129,8 @@ char *point_name(char *out, const struct point *point);
 /* The tensor part alone. */
 char *point_tensor(char *out, const struct point *point);
 
-/* Whether world N must equal world 1 bit for bit here (DESIGN.md section 4): everything that does not add over tokens of
- * several ranks and does not follow an update. */
+/* Whether world N must equal world 1 bit for bit here (DESIGN.md section 4): everything that does not add over tokens
+ * of several ranks and does not follow an update. */
 bool point_is_split_invariant(const struct point *point);
 /* Whether the record is a sum still owed over ranks: parameter gradients of a micro-batch and loss_sum. */
 bool point_is_partial(const struct point *point);

@@ -1,6 +1,7 @@
 /* Data made from a global index and a seed: the same element whatever the sharding, the rank or the order of calls.
  *
- * hash: splitmix64 finaliser over (seed, stream, index); stream is random_stream(name) (FNV-1a of the tensor's name). */
+ * hash: splitmix64 finaliser over (seed, stream, index); stream is random_stream(name) (FNV-1a of the tensor's name).
+ */
 #ifndef CORE_RANDOM_H
 #define CORE_RANDOM_H
 

@@ -50,10 +50,10 @@ struct tensor {
 };
 
 int dtype_bits(enum dtype dtype);
-const char *dtype_name(enum dtype dtype);                       /* safetensors spelling: "F64", "BF16", ... */
-const char *dtype_word(enum dtype dtype);                       /* the case file's: "float64", "float32", "bfloat16", "int64" */
+const char *dtype_name(enum dtype dtype); /* safetensors spelling: "F64", "BF16", ... */
+const char *dtype_word(enum dtype dtype); /* the case file's: "float64", "float32", "bfloat16", "int64" */
 bool dtype_parse(const char *name, size_t length, enum dtype *out); /* safetensors spelling */
-size_t dtype_bytes(enum dtype dtype);                           /* of one element; 0 for types below a byte */
+size_t dtype_bytes(enum dtype dtype);                               /* of one element; 0 for types below a byte */
 
 /* STATUS_MEMORY, or STATUS_INTERNAL for a shape whose size overflows. Zero elements are legal (data then non-NULL). */
 enum status tensor_make(struct tensor *out, enum dtype dtype, int ndim, const int64_t *shape);
@@ -70,7 +70,8 @@ char *shape_text(char *out, size_t size, int ndim, const int64_t *shape);
 double tensor_get(const struct tensor *tensor, int64_t i);
 /* Rounds to nearest even into the dtype (F64, F32, BF16, I64). */
 void tensor_set(struct tensor *tensor, int64_t i, double value);
-/* A new tensor of the same shape in another type, each element rounded to nearest even. From F64 F32 BF16 F16 I64 to F64 F32 BF16 I64. */
+/* A new tensor of the same shape in another type, each element rounded to nearest even. From F64 F32 BF16 F16 I64 to
+ * F64 F32 BF16 I64. */
 enum status tensor_convert(struct tensor *out, enum dtype dtype, const struct tensor *from);
 /* double -> the value that `dtype` holds for it, as a double (identity for F64). */
 double dtype_round(enum dtype dtype, double value);

@@ -115,8 +115,12 @@ static void say_place(char *out, size_t size, const struct judge *judge, const s
         say(out, size, " %s", failure->detail);
     if (failure->located && failure->window_want && failure->window_got && place->elements > 1)
         window_text(out, size, place->shape[place->ndim - 1], failure->at, failure->window_want, failure->window_got);
-    say(out, size, " Layout `%s` of %s on mesh %s.", place->text,
-        shape_text(text, sizeof text, place->ndim, place->shape), mesh_text(mesh, sizeof mesh, judge->places.mesh));
+    mesh_text(mesh, sizeof mesh, judge->places.mesh);
+    if (place->text[0])
+        say(out, size, " Layout `%s` of %s on mesh %s.", place->text,
+            shape_text(text, sizeof text, place->ndim, place->shape), mesh);
+    else
+        say(out, size, " A scalar, the same on every rank of mesh %s.", mesh);
 }
 
 static void paragraph(char *out, size_t size, const struct judge *judge, const struct failure *failure,

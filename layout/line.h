@@ -5,9 +5,9 @@
  *     cut  = "[" item { "," item } "]"        item = mesh axis { "*" mesh axis } [":balanced"]
  *
  * `x[a,b]` splits by a first, then each piece by b; `x[a*b]` is one cut over the flattened axes, row-major in the order
- * written. Splitting is torch.chunk's: piece = ceil(n/k), the last pieces short or empty; `:balanced`: the first n mod k
- * pieces one longer. Cuts inside a parenthesis split first, those behind it split what is left of the flattened dim as
- * it lies in memory. A mesh axis that is not named replicates; `+[axis]` is a sum still owed. */
+ * written. Splitting is torch.chunk's: piece = ceil(n/k), the last pieces short or empty; `:balanced`: the first n mod
+ * k pieces one longer. Cuts inside a parenthesis split first, those behind it split what is left of the flattened dim
+ * as it lies in memory. A mesh axis that is not named replicates; `+[axis]` is a sum still owed. */
 #ifndef LAYOUT_LINE_H
 #define LAYOUT_LINE_H
 
@@ -58,8 +58,8 @@ struct axis_size { /* default sizes, from a layout file's `axes` */
 /* `where` ("FILE:LINE", or the tensor's name) stands before the message. Unknown or repeated mesh axis, repeated axis
  * name, nested parenthesis, stray characters: STATUS_INPUT with column and what was expected. */
 enum status line_parse(struct line *out, const char *text, const struct mesh *mesh, const char *where);
-/* Gives every axis its size from the tensor's shape, then from `sizes`: at most one unknown per parenthesis. `shape` may be
- * NULL (sizes alone). A conflict, a wrong number of dims: STATUS_INPUT. */
+/* Gives every axis its size from the tensor's shape, then from `sizes`: at most one unknown per parenthesis. `shape`
+ * may be NULL (sizes alone). A conflict, a wrong number of dims: STATUS_INPUT. */
 enum status line_bind(struct line *line, int ndim, const int64_t *shape, const struct axis_size *sizes, int count,
                       const char *where);
 /* The global shape of a bound line. */
@@ -73,7 +73,8 @@ unsigned line_owed_axes(const struct line *line); /* bit mask of `+[...]` */
 struct line line_gathered(const struct line *line, unsigned axes);
 /* The bound axis called `name` ("expert"): its dim and position; false if the line has none. */
 bool line_find_axis(const struct line *line, const char *name, int *dim, int *position);
-/* Text with every `[world` / `world` item replaced by the mesh's axes in mesh order: `batch[world]` -> `batch[ep*fsdp]`. */
+/* Text with every `[world` / `world` item replaced by the mesh's axes in mesh order: `batch[world]` ->
+ * `batch[ep*fsdp]`. */
 char *line_with_world(char *out, size_t size, const char *text, const struct mesh *mesh);
 
 /* torch.chunk's rule: piece `index` of `pieces` of n elements; *begin and *count. balanced: the other rule. */

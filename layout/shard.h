@@ -1,7 +1,7 @@
 /* A rank's piece of a tensor: local shape, and the global index behind every local element.
  *
- * A mesh axis stands once in a line, so the dims of a tensor are cut independently: the local element (i, j, ...) is the
- * global element (index[0][i], index[1][j], ...). All data movement of the project follows from these tables. */
+ * A mesh axis stands once in a line, so the dims of a tensor are cut independently: the local element (i, j, ...) is
+ * the global element (index[0][i], index[1][j], ...). All data movement of the project follows from these tables. */
 #ifndef LAYOUT_SHARD_H
 #define LAYOUT_SHARD_H
 
@@ -20,9 +20,9 @@ enum status shard_make(struct shard *out, const struct line *line, const struct 
 enum status shard_of_rows(struct shard *out, int ndim, const int64_t *global, const int64_t *rows, int64_t count);
 void shard_free(struct shard *shard); /* accepts {0} */
 int64_t shard_elements(const struct shard *shard);
-/* `inner` expressed inside `outer` (every element of inner must lie in outer, else STATUS_INTERNAL): out->index are positions
- * in the outer piece, out->global is the outer's local shape. A gather places each member's piece so; a reduce-scatter
- * cuts it so. */
+/* `inner` expressed inside `outer` (every element of inner must lie in outer, else STATUS_INTERNAL): out->index are
+ * positions in the outer piece, out->global is the outer's local shape. A gather places each member's piece so; a
+ * reduce-scatter cuts it so. */
 enum status shard_within(struct shard *out, const struct shard *inner, const struct shard *outer);
 /* whole [global] -> local [shape]: contiguous blocks of `element` bytes. */
 void shard_cut(const struct shard *shard, size_t element, const void *whole, void *local);

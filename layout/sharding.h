@@ -1,9 +1,9 @@
 /* How every parameter of a run is laid out: the built-in rule of EP + FSDP2, or a layout file.
  *
  * Built in: EP cuts packed experts (and their slots) into contiguous blocks, FSDP2 the local experts over `fsdp`: on
- * dim 1 where that dim divides, else on dim 0 (`expert[ep,fsdp]`, pieces may be empty), tensor by tensor; everything else
- * on dim 0 over the whole world in mesh order (`out[ep*fsdp] in`). Slot tensors are [E,R,in] and [E,out,R], or [R,in]
- * and [out,R].
+ * dim 1 where that dim divides, else on dim 0 (`expert[ep,fsdp]`, pieces may be empty), tensor by tensor; everything
+ * else on dim 0 over the whole world in mesh order (`out[ep*fsdp] in`). Slot tensors are [E,R,in] and [E,out,R], or
+ * [R,in] and [out,R].
  *
  * A layout file may say otherwise as long as experts are cut by `ep` first and every other cut is undone by a gather
  * before use; else STATUS_INPUT with the line. */
@@ -19,8 +19,8 @@ struct layout_rule {
     int at; /* line of the file */
 };
 
-/* A layout file (INTERFACES.md section 3). This version keeps mesh, axes and tensors; the other sections are checked for
- * their names only (`prove` reads them). */
+/* A layout file (INTERFACES.md section 3). This version keeps mesh, axes and tensors; the other sections are checked
+ * for their names only (`prove` reads them). */
 struct layout_file {
     char *path;
     struct mesh mesh; /* axes 0 if the file names none */
@@ -32,7 +32,8 @@ struct layout_file {
 
 enum status layout_file_open(struct layout_file *out, const char *path);
 void layout_file_close(struct layout_file *file);
-const struct layout_rule *layout_file_rule(const struct layout_file *file, const char *tensor); /* NULL if none matches */
+const struct layout_rule *layout_file_rule(const struct layout_file *file,
+                                           const char *tensor); /* NULL if none matches */
 
 /* One tensor's place in a run. */
 struct placed {
@@ -44,7 +45,7 @@ struct placed {
 
 /* `file` NULL: the built-in rule. `axes` are the tensor's logical axes without cuts ("expert (half inter) hidden"),
  * `expert` whether dim 0 is the expert axis of a packed tensor. */
-enum status sharding_place(struct placed *out, const struct mesh *mesh, const struct layout_file *file, const char *tensor,
-                           int ndim, const int64_t *shape, const char *axes, bool expert);
+enum status sharding_place(struct placed *out, const struct mesh *mesh, const struct layout_file *file,
+                           const char *tensor, int ndim, const int64_t *shape, const char *axes, bool expert);
 
 #endif

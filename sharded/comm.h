@@ -1,10 +1,10 @@
 /* One rank's handle on its world: the small communicator interface that the whole subject uses.
  *
- * Engines (local: shared memory; mpi: OpenMPI; later nccl) carry bytes; sums are made here, in rank order, by the table of
- * operations, so every engine gives the same bits. Every call is entered in the ledger; in checked mode the ranks first
- * compare that small record, and a mismatch of operation, order, count, dtype, group or all-to-all split is written to the
- * board with the ranks at fault before anyone blocks. The program is SPMD: the n-th collective of every rank is the same
- * operation over the same mesh axes, whatever the members.
+ * Engines (local: shared memory; mpi: OpenMPI; later nccl) carry bytes; sums are made here, in rank order, by the table
+ * of operations, so every engine gives the same bits. Every call is entered in the ledger; in checked mode the ranks
+ * first compare that small record, and a mismatch of operation, order, count, dtype, group or all-to-all split is
+ * written to the board with the ranks at fault before anyone blocks. The program is SPMD: the n-th collective of every
+ * rank is the same operation over the same mesh axes, whatever the members.
  *
  * A rank's fault ends its world at once: a function that returns a status other than OK has already written the fault;
  * the caller relays it up and the rank ends (comm_abort). Nobody returns past a collective in which others wait. */
@@ -18,7 +18,8 @@
 struct comm;
 struct comm_group; /* some ranks of the world, ascending; freed with the comm's case (comm_groups_free) */
 
-/* Called before each collective; true: this rank leaves the collective out (a planted fault). `group` is the axes' text. */
+/* Called before each collective; true: this rank leaves the collective out (a planted fault). `group` is the axes'
+ * text. */
 typedef bool (*comm_intercept)(void *context, enum collective operation, const char *group, const char *what, int rank);
 
 int comm_rank(const struct comm *comm);
@@ -26,11 +27,11 @@ int comm_world(const struct comm *comm);
 const struct ops *comm_ops(const struct comm *comm);
 void comm_set_intercept(struct comm *comm, comm_intercept intercept, void *context);
 
-/* Collective over the world (every rank calls with its own group, in the same order): the ranks `members` (ascending, self
- * among them). `axes` names it in the ledger ("ep", "fsdp", "ep*fsdp"). */
+/* Collective over the world (every rank calls with its own group, in the same order): the ranks `members` (ascending,
+ * self among them). `axes` names it in the ledger ("ep", "fsdp", "ep*fsdp"). */
 enum status comm_group_make(struct comm *comm, const int *members, int size, const char *axes, struct comm_group **out);
 int comm_group_size(const struct comm_group *group);
-int comm_group_self(const struct comm_group *group); /* own position */
+int comm_group_self(const struct comm_group *group);                 /* own position */
 int comm_group_member(const struct comm_group *group, int position); /* world rank */
 void comm_groups_free(struct comm *comm); /* at the end of a case; also sets the ledger's sequence back to 0 */
 

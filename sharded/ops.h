@@ -3,10 +3,10 @@
  * The CPU implements it (plain C, AVX2, AVX-512: the same source compiled three times, chosen at run time, same bits);
  * CUDA will implement it beside it. The code above has no branch on the device. Pointers are to the device's memory.
  *
- * Bits do not depend on the split: every output element is one chain of explicit fused multiply-adds over ascending k (or
- * a sum in ascending index), whatever rows or columns stand around it. No contraction by the compiler, no fast-math, no
- * threads. `dtype` is F64 or F32; exp, log, sin, cos are core/elementary.h's in that type; constants (scale, eps, lr, ...)
- * are rounded to the dtype first, then used.
+ * Bits do not depend on the split: every output element is one chain of explicit fused multiply-adds over ascending k
+ * (or a sum in ascending index), whatever rows or columns stand around it. No contraction by the compiler, no
+ * fast-math, no threads. `dtype` is F64 or F32; exp, log, sin, cos are core/elementary.h's in that type; constants
+ * (scale, eps, lr, ...) are rounded to the dtype first, then used.
  *
  * Shapes: B sequences, T tokens, rows = tokens or exchanged rows, n columns. All row-major and dense unless a leading
  * dimension is given. */
@@ -37,10 +37,10 @@ struct ops {
     void (*zero)(void *memory, size_t bytes);
 
     void (*matmul)(enum dtype dtype, const struct matmul *product);
-    void (*scale)(enum dtype dtype, int64_t n, void *x, double factor);                    /* x *= factor */
-    void (*add)(enum dtype dtype, int64_t n, void *out, const void *a, const void *b);     /* out = a + b; out may be a */
+    void (*scale)(enum dtype dtype, int64_t n, void *x, double factor);                /* x *= factor */
+    void (*add)(enum dtype dtype, int64_t n, void *out, const void *a, const void *b); /* out = a + b; out may be a */
     void (*add_bias)(enum dtype dtype, int64_t rows, int64_t n, void *x, const void *bias); /* x[r,:] += bias */
-    void (*divide)(enum dtype dtype, int64_t n, void *x, double divisor);                  /* x /= divisor */
+    void (*divide)(enum dtype dtype, int64_t n, void *x, double divisor);                   /* x /= divisor */
     double (*sum)(enum dtype dtype, int64_t n, const void *x); /* ascending, in the dtype */
 
     /* Whole rows of n elements: out[i] = table[index[i]];  out[index[i]] = rows[i] (each target at most once). */
@@ -56,7 +56,8 @@ struct ops {
 
     /* cos and sin [T, d/2] of pos * theta^(-2i/d), in float64, rounded once. */
     void (*rotary_tables)(enum dtype dtype, int64_t tokens, int64_t head_dim, double theta, void *cosine, void *sine);
-    /* x, y [B,T,heads,d]; halves (i, i+d/2) pair up. forward: y1 = x1*c - x2*s, y2 = x2*c + x1*s; backward: s negated. */
+    /* x, y [B,T,heads,d]; halves (i, i+d/2) pair up. forward: y1 = x1*c - x2*s, y2 = x2*c + x1*s; backward: s negated.
+     */
     void (*rotary)(enum dtype dtype, int64_t sequences, int64_t tokens, int64_t heads, int64_t head_dim, bool backward,
                    const void *x, const void *cosine, const void *sine, void *y);
 
@@ -79,15 +80,17 @@ struct ops {
     void (*softmax_backward)(enum dtype dtype, int64_t rows, int64_t n, const void *y, const void *dy, void *dx);
     /* The k largest of each row, falling; equal scores: the lower index first. */
     void (*topk)(enum dtype dtype, int64_t rows, int64_t n, int64_t k, const void *x, int64_t *index);
-    /* weight[r,c] = scores[r,index[r,c]], divided by the sum of the row (choices ascending as listed) if `normalise`. */
+    /* weight[r,c] = scores[r,index[r,c]], divided by the sum of the row (choices ascending as listed) if `normalise`.
+     */
     void (*router_weights)(enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise, const void *scores,
                            const int64_t *index, void *weight);
-    /* Gradient of the scores, 0 where not chosen. normalise (w = p/S): dp_c = (dw_c - sum_j dw_j w_j)/S, S = sum of chosen p. */
+    /* Gradient of the scores, 0 where not chosen. normalise (w = p/S): dp_c = (dw_c - sum_j dw_j w_j)/S, S = sum of
+     * chosen p. */
     void (*router_weights_backward)(enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise,
                                     const void *scores, const int64_t *index, const void *weight, const void *d_weight,
                                     void *d_scores);
-    /* out[r,:] = sum over choices in ascending expert number of weight[r,c] * output[r,c,:]  (weight NULL: 1, plain adds),
-     * one fused multiply-add each, from 0. */
+    /* out[r,:] = sum over choices in ascending expert number of weight[r,c] * output[r,c,:]  (weight NULL: 1, plain
+     * adds), one fused multiply-add each, from 0. */
     void (*combine)(enum dtype dtype, int64_t rows, int64_t k, int64_t n, const int64_t *index, const void *weight,
                     const void *output, void *out);
     /* d_output[r,c,:] = weight[r,c]*dy[r,:];  d_weight[r,c] = sum_j dy[r,j]*output[r,c,j]. */
@@ -99,14 +102,15 @@ struct ops {
                    int64_t up_row, void *h);
     /* s = 1/(1+exp(-g)): d_gate = dh*u*(s*(1 + g*(1-s))), d_up = dh*(g*s). */
     void (*swiglu_backward)(enum dtype dtype, int64_t rows, int64_t n, const void *gate, int64_t gate_row,
-                            const void *up, int64_t up_row, const void *dh, void *d_gate, int64_t d_gate_row, void *d_up,
-                            int64_t d_up_row);
+                            const void *up, int64_t up_row, const void *dh, void *d_gate, int64_t d_gate_row,
+                            void *d_up, int64_t d_up_row);
 
-    /* logits [B,T,V], labels [B,T] (-100: none; label t+1 meets logits t). lse, loss [B,T-1]: lse = max + log(sum exp(x-max));
-     * loss = lse - logit of the label, 0 without one. */
+    /* logits [B,T,V], labels [B,T] (-100: none; label t+1 meets logits t). lse, loss [B,T-1]: lse = max + log(sum
+     * exp(x-max)); loss = lse - logit of the label, 0 without one. */
     void (*cross_entropy)(enum dtype dtype, int64_t sequences, int64_t tokens, int64_t vocab, const void *logits,
                           const int64_t *labels, void *lse, void *loss);
-    /* d_logits [B,T,V] of the SUM of the losses: exp(x - lse) - [v = label] where there is a label, else 0 (also t = T-1). */
+    /* d_logits [B,T,V] of the SUM of the losses: exp(x - lse) - [v = label] where there is a label, else 0 (also t =
+     * T-1). */
     void (*cross_entropy_backward)(enum dtype dtype, int64_t sequences, int64_t tokens, int64_t vocab,
                                    const void *logits, const int64_t *labels, const void *lse, void *d_logits);
 
@@ -114,7 +118,8 @@ struct ops {
     void (*sgd)(enum dtype dtype, int64_t n, double lr, double momentum, const void *g, void *buf, void *p);
 };
 
-/* The best table for this CPU; SHARDPROOF_ISA=plain|avx2|avx512 in the environment asks for another (one the CPU lacks: NULL). */
+/* The best table for this CPU; SHARDPROOF_ISA=plain|avx2|avx512 in the environment asks for another (one the CPU lacks:
+ * NULL). */
 const struct ops *ops_cpu(void);
 /* By name "plain", "avx2", "avx512"; NULL if this CPU lacks it. */
 const struct ops *ops_cpu_named(const char *isa);

@@ -1,7 +1,7 @@
 /* The subject: one rank of an EP + FSDP2 training job with LoRA slots, on any communicator and any table of operations.
  *
- * Every rank calls subject_run with the same job; it loads its own shards, runs the script, and records each storage point
- * of core/points.h through `record`, from the buffer itself, at the moment it is complete. */
+ * Every rank calls subject_run with the same job; it loads its own shards, runs the script, and records each storage
+ * point of core/points.h through `record`, from the buffer itself, at the moment it is complete. */
 #ifndef SHARDED_SUBJECT_H
 #define SHARDED_SUBJECT_H
 
@@ -17,9 +17,11 @@ struct subject_hooks {
     void *context;
     /* Copies the record away; `data` is the local piece. May be NULL: nothing is recorded. */
     enum status (*record)(void *context, const struct point *point, const struct tensor *data);
-    /* Before each step and evaluation, before its `param` records: may overwrite shards (the twin does); may be NULL. */
+    /* Before each step and evaluation, before its `param` records: may overwrite shards (the twin does); may be NULL.
+     */
     enum status (*before_step)(void *context, struct subject *subject, int step);
-    /* Where exported PEFT folders go: EXPORT_FOLDER/step.S/TENANT; NULL: nothing is written, the records are made all the same. */
+    /* Where exported PEFT folders go: EXPORT_FOLDER/step.S/TENANT; NULL: nothing is written, the records are made all
+     * the same. */
     const char *export_folder;
 };
 
@@ -27,8 +29,8 @@ struct subject_hooks {
 enum status subject_run(const struct job *job, const struct mesh *mesh, const struct layout_file *layout,
                         const struct rules *rules, struct comm *comm, const struct subject_hooks *hooks);
 
-/* Overwrites one of this rank's shards from host memory: the tensor that `point` (PHASE_PARAM) names, in the job's dtype,
- * whole (global shape); the rank cuts its own piece. */
+/* Overwrites one of this rank's shards from host memory: the tensor that `point` (PHASE_PARAM) names, in the job's
+ * dtype, whole (global shape); the rank cuts its own piece. */
 enum status subject_overwrite(struct subject *subject, const struct point *point, const struct tensor *whole);
 
 #endif
