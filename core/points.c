@@ -38,7 +38,8 @@ const struct activation_row activation_table[ACT_COUNT] = {
     [ACT_ROUTER_SCORES] = {LAYER ".mlp.router.scores", "(" TOKENS ") expert", POINT_VALUE, POINT_VALUE, BOTH},
     [ACT_TOPK_INDEX] = {LAYER ".mlp.router.topk_index", "(" TOKENS ") choice", POINT_CHOICE, POINT_CHOICE, FORWARD},
     [ACT_TOPK_WEIGHT] = {LAYER ".mlp.router.topk_weight", "(" TOKENS ") choice", POINT_VALUE, POINT_VALUE, BOTH},
-    [ACT_EXPERT_DISPATCH] = {LAYER ".mlp.experts.dispatch", "(" TOKENS ") choice hidden", POINT_EXACT, POINT_EXACT, BACKWARD},
+    [ACT_EXPERT_DISPATCH] = {LAYER ".mlp.experts.dispatch", "(" TOKENS ") choice hidden", POINT_EXACT, POINT_EXACT,
+                             BACKWARD},
     [ACT_EXPERT_INPUT] = {LAYER ".mlp.experts.input", ROWS " hidden", POINT_EXCHANGED, POINT_EXCHANGED, BOTH},
     [ACT_EXPERT_GATE_UP] = {LAYER ".mlp.experts.gate_up", ROWS " (half inter)", POINT_EXCHANGED, POINT_EXCHANGED, BOTH},
     [ACT_EXPERT_HIDDEN] = {LAYER ".mlp.experts.hidden", ROWS " inter", POINT_EXCHANGED, POINT_EXCHANGED, BOTH},
@@ -66,7 +67,7 @@ static const char *const phase_names[PHASE_COUNT] = {
 };
 
 static const char *const part_suffix[] = {
-    [PART_WEIGHT] = "", [PART_LORA_A] = ".lora_A", [PART_LORA_B] = ".lora_B",
+    [PART_WEIGHT] = "",        [PART_LORA_A] = ".lora_A",     [PART_LORA_B] = ".lora_B",
     [PART_MERGED] = ".merged", [PART_REMERGED] = ".remerged",
 };
 
