@@ -1,5 +1,9 @@
 #include "core/job.h"
 
+#include "core/random.h"
+
+#include <math.h>
+
 bool job_targets(const struct job *job, const struct param *param) {
     for (int i = 0; i < job->tenants; i++)
         if (adapter_find(&job->tenant[i].adapter, param))
@@ -8,13 +12,43 @@ bool job_targets(const struct job *job, const struct param *param) {
 }
 
 int job_slot(const struct job *job, int tenant) {
-    int taken = 0;
+    int slot[64]; /* slot of each tenant that holds one, as far as it matters for display */
+    bool taken[64] = {false};
     for (int i = 0; i < job->actions; i++) {
-        if (job->action[i].kind != ACTION_ACQUIRE)
+        const struct action *action = &job->action[i];
+        if (action->tenant < 0 || action->tenant >= 64)
             continue;
-        if (job->action[i].tenant == tenant)
-            return taken;
-        taken++;
+        if (action->kind == ACTION_RELEASE) {
+            taken[slot[action->tenant]] = false;
+        } else if (action->kind == ACTION_ACQUIRE) {
+            int free_slot = 0;
+            while (free_slot < 63 && taken[free_slot])
+                free_slot++;
+            if (action->tenant == tenant)
+                return free_slot;
+            taken[free_slot] = true;
+            slot[action->tenant] = free_slot;
+        }
     }
     return -1;
+}
+
+bool job_trains(const struct job *job, const struct param *param) {
+    if (!job->trains || param->alias >= 0)
+        return false;
+    return job->trains[inventory_index(checkpoint_inventory(job->model), param)];
+}
+
+double slot_initial(const struct param *param, int slot, int64_t index, int64_t in) {
+    uint64_t seed = 0x51075u + (uint64_t)slot;
+    return (float)(random_uniform(seed, random_stream(param->name), (uint64_t)index) / sqrt((double)in));
+}
+
+const char *const *optimizer_states(const struct optimizer *optimizer) {
+    static const char *const none[] = {NULL};
+    static const char *const momentum[] = {"momentum_buffer", NULL};
+    static const char *const moments[] = {"exp_avg", "exp_avg_sq", NULL};
+    if (optimizer->kind == OPTIMIZER_ADAMW)
+        return moments;
+    return optimizer->momentum != 0 ? momentum : none;
 }

@@ -22,19 +22,31 @@ struct tenant {
 };
 
 enum optimizer_kind {
-    OPTIMIZER_SGD
+    OPTIMIZER_SGD,
+    OPTIMIZER_ADAMW
 };
 
 struct optimizer {
     enum optimizer_kind kind;
-    double lr, momentum; /* buf = momentum*buf + g (first: g);  p = p - lr*buf */
+    double lr, weight_decay;
+    double momentum;          /* sgd: buf = momentum*buf + g;  p = p - lr*buf */
+    bool nesterov;            /* sgd: p = p - lr*(g + momentum*buf) */
+    double beta1, beta2, eps; /* adamw */
+};
+
+struct clip {               /* factor = min(1, max/(norm + 1e-6)) on every trained gradient of a step */
+    bool present, infinity; /* infinity: the norm is the largest |g|; else the 2-norm */
+    double max;
 };
 
 enum action_kind {
-    ACTION_ACQUIRE,  /* tenant takes the lowest free slot */
-    ACTION_TRAIN,    /* one optimizer step over `micros` */
-    ACTION_EVALUATE, /* forward only; tenant may be -1 (none), or switched off (`disabled`) */
-    ACTION_ENTER,    /* activate a tenant for the actions up to the matching ACTION_LEAVE */
+    ACTION_ACQUIRE,    /* tenant takes the lowest free slot */
+    ACTION_TRAIN,      /* one optimizer step over `micros`: ACCUMULATE and STEP in one */
+    ACTION_ACCUMULATE, /* forward and backward only: the tenant's window opens or goes on */
+    ACTION_STEP,       /* closes the tenant's window: divides, clips, updates */
+    ACTION_RELEASE,    /* the tenant's slot back to its initial values */
+    ACTION_EVALUATE,   /* forward only; tenant may be -1 (none), or switched off (`disabled`) */
+    ACTION_ENTER,      /* activate a tenant for the actions up to the matching ACTION_LEAVE */
     ACTION_LEAVE,
     ACTION_EXPORT /* PEFT folder */
 };
@@ -45,6 +57,7 @@ struct action {
     bool disabled;
     int micros;
     const int *micro; /* indices into job.micros */
+    bool opens;       /* the first action of its step S: `param` records are made before it */
     int step;         /* S: of this step or evaluation; of an export: steps before it */
     int own_step;     /* train: this tenant's own steps since its acquire, from 0 */
     int line;         /* of the case file */
@@ -59,6 +72,9 @@ struct job {
     int tenants;
     struct tenant *tenant;
     struct optimizer optimizer;
+    struct clip clip;
+    const bool *trains; /* [inventory count]: base parameters that train with every tenant; NULL: none */
+    bool beyond_nan;    /* acquire writes NaN, not 0, into rows beyond the tenant's rank */
     int micros;
     struct micro_batch *micro;
     int actions;
@@ -68,9 +84,18 @@ struct job {
 
 /* Parameters that hold slots: the union of all tenants' targets, by inventory index. */
 bool job_targets(const struct job *job, const struct param *param);
-/* The slot that a tenant gets: acquires in script order take the lowest free one (nothing is released in this version).
- * -1 if it never acquires. */
+/* The slot of a tenant's first acquire: acquires and releases in script order, each takes the lowest free one. -1 if it
+ * never acquires. For display; who runs the script keeps its own account. */
 int job_slot(const struct job *job, int tenant);
+
+/* Whether a base parameter trains (never an alias). */
+bool job_trains(const struct job *job, const struct param *param);
+/* Element `index` (of the whole [E,R,in] or [R,in] tensor) of a free slot's lora_A; its lora_B is 0. Exact in float32.
+ */
+double slot_initial(const struct param *param, int slot, int64_t index, int64_t in);
+/* Names of the optimizer's states in their order, NULL-terminated: {"momentum_buffer"}, {"exp_avg", "exp_avg_sq"} or
+ * {}. */
+const char *const *optimizer_states(const struct optimizer *optimizer);
 
 /* A batch file: micro.N/input_ids and micro.N/labels, [B,T] I64. Every id must be in [0, vocab), every label -100 or in
  * [0, vocab): else STATUS_INPUT naming file, tensor and place. The array is the caller's: batches_free. */
