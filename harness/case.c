@@ -39,18 +39,6 @@ enum status case_path(const struct case_reader *reader, const struct yaml_node *
     return STATUS_OK;
 }
 
-/* What INTERFACES.md names and this version does not do yet is refused by name, not as an unknown key. */
-static enum status refuse_later(const struct case_reader *reader) {
-    static const char *const later[] = {"trainable", "clip", NULL};
-    for (int i = 0; later[i]; i++) {
-        const struct yaml_node *node = case_field(reader, later[i]);
-        if (node)
-            return yaml_fail(reader->yaml, node,
-                             "'%s' is not supported by version " REPORT_VERSION ", expected no such key", later[i]);
-    }
-    return STATUS_OK;
-}
-
 /* ---- the shelf: checkpoints by folder, shared by the cases of a list */
 
 struct model_shelf {
@@ -252,36 +240,7 @@ enum status case_read_layout(struct case_reader *reader) {
     return check_places(reader->one);
 }
 
-/* ---- optimizer, limit, zero */
-
-enum status case_read_optimizer(struct case_reader *reader) {
-    static const char *const keys[] = {"name", "lr", "momentum", NULL};
-    struct optimizer *optimizer = &reader->one->job.optimizer;
-    const struct yaml_node *node = case_field(reader, "optimizer");
-    *optimizer = (struct optimizer){OPTIMIZER_SGD, 0.1, 0.9};
-    if (!node)
-        return STATUS_OK;
-    const char *name;
-    TRY(yaml_expect(reader->yaml, node, YAML_MAP, "optimizer"));
-    const struct yaml_node *name_node = yaml_get(node, "name");
-    if (!name_node)
-        return yaml_fail(reader->yaml, node, "optimizer has no 'name', expected sgd");
-    TRY(yaml_string(reader->yaml, name_node, &name));
-    if (strcmp(name, "adamw") == 0)
-        return yaml_fail(reader->yaml, name_node,
-                         "optimizer adamw is not supported by version " REPORT_VERSION ", expected sgd");
-    if (strcmp(name, "sgd") != 0)
-        return yaml_fail(reader->yaml, name_node, "optimizer '%s' is unknown, expected sgd", name);
-    TRY(yaml_known(reader->yaml, node, "optimizer sgd", keys));
-    optimizer->momentum = 0;
-    const struct yaml_node *lr = yaml_get(node, "lr");
-    if (!lr)
-        return yaml_fail(reader->yaml, node, "optimizer has no 'lr', expected the learning rate");
-    TRY(yaml_number(reader->yaml, lr, &optimizer->lr));
-    if (yaml_get(node, "momentum"))
-        TRY(yaml_number(reader->yaml, yaml_get(node, "momentum"), &optimizer->momentum));
-    return STATUS_OK;
-}
+/* ---- limit, zero */
 
 static enum status read_limit(struct case_reader *reader) {
     const struct yaml_node *node = case_field(reader, "limit");
@@ -328,7 +287,7 @@ static enum status read_top(struct case_reader *reader, const char *name) {
         TRY(yaml_string(reader->yaml, about, &text));
         TRY(case_copy(text, &one->about));
     }
-    return refuse_later(reader);
+    return STATUS_OK;
 }
 
 static bool wanted(const struct case_options *options, const struct test_case *one) {
@@ -349,8 +308,10 @@ enum status case_read(struct case_reader *reader, const char *name) {
     TRY(case_read_tenants(reader));
     TRY(case_read_batches(reader));
     TRY(case_read_optimizer(reader));
-    TRY(case_read_script(reader));
+    TRY(case_read_clip(reader));
+    TRY(case_read_trainable(reader));
     TRY(case_read_slots(reader));
+    TRY(case_read_script(reader));
     TRY(case_read_golden(reader));
     TRY(read_zero(reader));
     TRY(read_limit(reader));
@@ -364,6 +325,7 @@ static void job_free(struct job *job) {
     for (int i = 0; i < job->actions; i++)
         free((void *)job->action[i].micro);
     free(job->action);
+    free((void *)job->trains);
     batches_free(job->micro, job->micros);
 }
 

@@ -174,15 +174,22 @@ static int64_t largest_rank(const struct job *job, int tenant) {
 }
 
 static enum status slot_sizes(struct case_reader *reader, const struct yaml_node *node) {
-    static const char *const keys[] = {"count", "max_rank", NULL};
+    static const char *const keys[] = {"count", "max_rank", "beyond", NULL};
     struct job *job = &reader->one->job;
-    int64_t count = job->slots;
+    const struct yaml_node *beyond = yaml_get(node, "beyond");
+    const char *text = "zero";
+    int64_t count = 0;
     TRY(yaml_expect(reader->yaml, node, YAML_MAP, "slots"));
     TRY(yaml_known(reader->yaml, node, "slots", keys));
     if (yaml_get(node, "count"))
         TRY(yaml_integer(reader->yaml, yaml_get(node, "count"), 1, 4096, &count));
     if (yaml_get(node, "max_rank"))
         TRY(yaml_integer(reader->yaml, yaml_get(node, "max_rank"), 1, 1 << 20, &job->max_rank));
+    if (beyond)
+        TRY(yaml_string(reader->yaml, beyond, &text));
+    job->beyond_nan = strcmp(text, "nan") == 0;
+    if (!job->beyond_nan && strcmp(text, "zero") != 0)
+        return yaml_fail(reader->yaml, beyond, "beyond '%s' is unknown, expected zero or nan", text);
     job->slots = (int)count;
     return STATUS_OK;
 }
@@ -190,10 +197,6 @@ static enum status slot_sizes(struct case_reader *reader, const struct yaml_node
 enum status case_read_slots(struct case_reader *reader) {
     struct job *job = &reader->one->job;
     const struct yaml_node *node = case_field(reader, "slots");
-    int acquired = 0;
-    for (int i = 0; i < job->actions; i++)
-        acquired += job->action[i].kind == ACTION_ACQUIRE;
-    job->slots = acquired > 0 ? acquired : 1;
     for (int i = 0; i < job->tenants; i++)
         if (largest_rank(job, i) > job->max_rank)
             job->max_rank = largest_rank(job, i);
@@ -201,9 +204,6 @@ enum status case_read_slots(struct case_reader *reader) {
         job->max_rank = 1;
     if (node)
         TRY(slot_sizes(reader, node));
-    if (acquired > job->slots)
-        return yaml_fail(reader->yaml, node, "%d tenants are acquired, expected no more than slots: %d", acquired,
-                         job->slots);
     for (int i = 0; i < job->tenants; i++)
         if (largest_rank(job, i) > job->max_rank)
             return yaml_fail(reader->yaml, node, "tenant %s has rank %lld, expected at most max_rank %lld",

@@ -39,10 +39,13 @@ enum status case_read_model(struct case_reader *reader);
 enum status case_read_tenants(struct case_reader *reader);
 enum status case_read_batches(struct case_reader *reader);
 enum status case_read_optimizer(struct case_reader *reader);
-/* Flattens the script (or the default one), numbers the steps, and checks tenants, slots and micro-batches. */
-enum status case_read_script(struct case_reader *reader);
-/* After the script: slots, max_rank, golden files. */
+enum status case_read_clip(struct case_reader *reader);
+enum status case_read_trainable(struct case_reader *reader);
+/* After the tenants: job.max_rank; job.slots as far as the case gives it, else 0. */
 enum status case_read_slots(struct case_reader *reader);
+/* Flattens the script (or the default one), numbers the steps, and checks tenants, slots, windows and micro-batches;
+ * job.slots, if it is still 0, becomes the largest number of tenants that live at once. */
+enum status case_read_script(struct case_reader *reader);
 enum status case_read_golden(struct case_reader *reader);
 /* mesh and layout, held against the model. */
 enum status case_read_mesh(struct case_reader *reader);

@@ -42,8 +42,8 @@ enum status golden_open(struct golden *out, const char *path, int tenant, const 
     *out = (struct golden){.tenant = tenant};
     enum status status;
     TRY(safetensors_open(&out->file, path));
-    out->done = calloc((size_t)out->file.count + 1, sizeof *out->done);
-    TRY_DONE(out->done ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
+    out->reached = calloc((size_t)out->file.count + 1, sizeof *out->reached);
+    TRY_DONE(out->reached ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"));
     TRY_DONE(out->file.count ? STATUS_OK : status_fail(STATUS_INPUT, "%s: no tensors, expected golden answers", path));
     for (int i = 0; i < out->file.count; i++)
         TRY_DONE(check_entry(out, &out->file.entries[i], job));
@@ -55,7 +55,7 @@ done:
 
 void golden_close(struct golden *golden) {
     safetensors_close(&golden->file);
-    free(golden->done);
+    free(golden->reached);
     *golden = (struct golden){0};
 }
 
@@ -65,8 +65,8 @@ void golden_close(struct golden *golden) {
  * some 1e3 operations deep, 2^-53 each, amplified by the conditions of norms and softmaxes: 1e-10. An update hands that
  * on through lr and momentum to everything after it: ten times that (the promise of INTERFACES.md section 1, DESIGN.md
  * section 5). */
-double golden_bound(int own_step) {
-    return own_step > 0 ? 1e-9 : 1e-10;
+double golden_bound(int updates) {
+    return updates > 0 ? 1e-9 : 1e-10;
 }
 
 double golden_error(int64_t n, const double *got, const double *want, int64_t *at) {
@@ -147,13 +147,28 @@ static enum status golden_finding(const struct check *check, const struct golden
     return status;
 }
 
-/* Compares one tensor of a file, once. `value` is in the golden tensor's own form. */
-static enum status compare_entry(struct check *check, struct golden *golden, const struct safetensors_entry *entry,
-                                 const double *got, int64_t elements, int own_step) {
-    bool *done = &golden->done[entry - golden->file.entries];
+/* The first time a tensor is reached it is counted, and the first time it is wrong it is reported. */
+static enum status note_entry(struct check *check, struct golden *golden, const struct safetensors_entry *entry,
+                              const double *got, const double *want, double bound) {
+    unsigned char *reached = &golden->reached[entry - golden->file.entries];
     int64_t at;
-    if (*done)
+    double error = golden_error(tensor_elements(&entry->tensor), got, want, &at);
+    if (*reached == GOLDEN_UNREACHED)
+        check->report->golden_compared++;
+    if (!(error <= check->report->golden_worst))
+        check->report->golden_worst = error;
+    bool fresh = *reached != GOLDEN_WRONG;
+    if (error <= bound) {
+        *reached = fresh ? GOLDEN_RIGHT : GOLDEN_WRONG;
         return STATUS_OK;
+    }
+    *reached = GOLDEN_WRONG;
+    return fresh ? golden_finding(check, golden, entry, got, want, at, error, bound) : STATUS_OK;
+}
+
+/* Compares one tensor of a file. `got` is in the golden tensor's own form. */
+static enum status compare_entry(struct check *check, struct golden *golden, const struct safetensors_entry *entry,
+                                 const double *got, int64_t elements, int updates) {
     if (elements != tensor_elements(&entry->tensor))
         return status_fail(STATUS_INTERNAL, "%s: %s: %lld elements against %lld", golden->file.path, entry->name,
                            (long long)elements, (long long)tensor_elements(&entry->tensor));
@@ -162,14 +177,7 @@ static enum status compare_entry(struct check *check, struct golden *golden, con
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < elements; i++)
         want[i] = tensor_get(&entry->tensor, i);
-    *done = true;
-    check->report->golden_compared++;
-    double error = golden_error(elements, got, want, &at), bound = golden_bound(own_step);
-    if (!(error <= check->report->golden_worst))
-        check->report->golden_worst = error;
-    enum status status = STATUS_OK;
-    if (!(error <= bound))
-        status = golden_finding(check, golden, entry, got, want, at, error, bound);
+    enum status status = note_entry(check, golden, entry, got, want, golden_bound(updates));
     free(want);
     return status;
 }
@@ -183,10 +191,21 @@ static int64_t elements_of(const struct value *value) {
 
 /* ---- points of the run */
 
+/* The key of a trained tensor: the adapter's of a slot tensor, the base name of a parameter; NULL: neither. */
+static const char *tensor_key(const struct point *point, const struct adapter_target *target) {
+    if (!point->param || point->activation != ACT_NONE)
+        return NULL;
+    if (point->part == PART_WEIGHT)
+        return point->param->name;
+    if (!target || (point->part != PART_LORA_A && point->part != PART_LORA_B))
+        return NULL;
+    return point->part == PART_LORA_B ? target->key_b : target->key_a;
+}
+
 /* The golden name of a point of the tenant's own step S; false if golden files hold nothing like it. */
 static bool point_golden_name(char *out, size_t size, const struct point *point, int step,
                               const struct adapter_target *target) {
-    const char *key = !target ? NULL : point->part == PART_LORA_B ? target->key_b : target->key_a;
+    const char *key = tensor_key(point, target);
     switch (point->phase) {
     case PHASE_FORWARD:
         switch (point->activation) {
@@ -208,7 +227,7 @@ static bool point_golden_name(char *out, size_t size, const struct point *point,
     case PHASE_LOSS:
         return strcmp(point->scalar, "loss") == 0 && snprintf(out, size, "step.%d/loss", step) > 0;
     case PHASE_CLIP:
-        return snprintf(out, size, "step.%d/grad_norm", step) > 0;
+        return point->scalar && snprintf(out, size, "step.%d/grad_norm", step) > 0;
     case PHASE_GRAD:
         return key && point->micro < 0 && snprintf(out, size, "step.%d/grad/%s", step, key) > 0;
     case PHASE_UPDATE:
@@ -244,7 +263,7 @@ static enum status check_point(struct check *check, struct golden *golden, const
                                const struct value *value, int own_step, int updates) {
     char name[POINT_NAME_MAX];
     const struct adapter_target *target = NULL;
-    if (point->activation == ACT_NONE && point->param)
+    if (point->activation == ACT_NONE && point->param && point->part != PART_WEIGHT)
         target = adapter_find(&check->job->tenant[golden->tenant].adapter, point->param);
     if (!point_golden_name(name, sizeof name, point, own_step, target))
         return STATUS_OK;
@@ -262,16 +281,15 @@ static enum status check_point(struct check *check, struct golden *golden, const
 static enum status check_emit(void *context, const struct point *point, struct value *value) {
     struct check *check = context;
     const struct action *action = step_action(check->job, point->step);
-    int tenant = step_tenant(check->job, point->step);
-    if (!action || (!answer_wanted(point) && point->phase != PHASE_CLIP))
+    bool wanted = answer_wanted(point, check->job->clip.present);
+    if (!action || (!wanted && point->phase != PHASE_CLIP))
         return STATUS_OK;
     bool after = point->phase == PHASE_UPDATE || point->phase == PHASE_OPTIMIZER;
-    int updates = (tenant < 0 ? 0 : (int)step_updates(check->job, point->step, tenant)) + after;
-    for (int g = 0; g < check->goldens && action->kind == ACTION_TRAIN; g++)
-        if (check->golden[g].tenant == tenant)
+    int updates = (int)step_updates(check->job, point->step) + after;
+    for (int g = 0; g < check->goldens && action->kind != ACTION_EVALUATE; g++)
+        if (check->golden[g].tenant == action->tenant)
             TRY(check_point(check, &check->golden[g], point, value, action->own_step, updates));
-    return check->answers && point->phase != PHASE_CLIP ? answers_add(check->answers, point, updates, value)
-                                                        : STATUS_OK;
+    return check->answers && wanted ? answers_add(check->answers, point, updates, value) : STATUS_OK;
 }
 
 /* ---- answers at a tenant's acquire */
@@ -312,6 +330,8 @@ static enum status check_acquired(void *context, struct reference *reference, in
             bool answered = false;
             if (!golden_name_parse(&name, entry->name, check->job, tenant) || name.step >= 0)
                 continue;
+            if (golden->reached[i] != GOLDEN_UNREACHED && check->job->trains) /* the base has moved since */
+                continue;
             enum status status = answer(check, reference, tenant, &name, &value, &answered);
             if (status == STATUS_OK && answered)
                 status = compare_entry(check, golden, entry, value.x, elements_of(&value), 0);
@@ -333,12 +353,12 @@ enum status golden_check(const struct job *job, struct golden *golden, int golde
             return status_fail(STATUS_MEMORY, "out of memory");
     }
     for (int g = 0; g < goldens; g++)
-        memset(golden[g].done, 0, (size_t)golden[g].file.count * sizeof *golden[g].done);
+        memset(golden[g].reached, GOLDEN_UNREACHED, (size_t)golden[g].file.count);
     one->golden = goldens > 0;
     TRY(reference_run(job, &options, &hooks));
     for (int g = 0; g < goldens; g++)
         for (int i = 0; i < golden[g].file.count; i++)
-            if (!golden[g].done[i])
+            if (golden[g].reached[i] == GOLDEN_UNREACHED)
                 TRY(report_strings_add(&one->golden_unreached, golden[g].file.entries[i].name));
     return STATUS_OK;
 }

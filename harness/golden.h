@@ -9,10 +9,17 @@
 #include "reference/reference.h"
 #include "reports/report.h"
 
+/* A tenant that is acquired again walks through its answers again: every time is compared, a tensor counts once. */
+enum golden_reached {
+    GOLDEN_UNREACHED,
+    GOLDEN_RIGHT,
+    GOLDEN_WRONG
+};
+
 struct golden {
     int tenant; /* index into job.tenant */
     struct safetensors file;
-    bool *done; /* [file.count] */
+    unsigned char *reached; /* [file.count] enum golden_reached */
 };
 
 /* Opens and checks: a tensor that is not a golden name (INTERFACES.md section 1) is STATUS_INPUT with file and tensor.
@@ -20,9 +27,9 @@ struct golden {
 enum status golden_open(struct golden *out, const char *path, int tenant, const struct job *job);
 void golden_close(struct golden *golden);
 
-/* |got-want| / max(|want|, 1e-3 max|want|), or |got-want| where the tensor is zero; 1e-10 before a tenant's first
+/* |got-want| / max(|want|, 1e-3 max|want|), or |got-want| where the tensor is zero; 1e-10 before the first
  * update has acted on the answer, 1e-9 after. */
-double golden_bound(int own_step);
+double golden_bound(int updates);
 /* The largest error of a tensor and where; NaN anywhere gives infinity. */
 double golden_error(int64_t n, const double *got, const double *want, int64_t *at);
 

@@ -7,7 +7,7 @@
 struct answer {
     char *name;
     struct point point;
-    int own_step; /* updates of the acting tenant that have acted on it */
+    int updates; /* that have acted on it */
     struct value value;
 };
 
@@ -17,8 +17,8 @@ struct answers {
 };
 
 /* Whether the subject is held against the free run here: logits, token losses, hidden states, router, deltas, loss,
- * gradients, state, updates. */
-bool answer_wanted(const struct point *point);
-enum status answers_add(struct answers *answers, const struct point *point, int own_step, const struct value *value);
+ * gradients, norm and clipped gradients where the job clips, state, updates. */
+bool answer_wanted(const struct point *point, bool clips);
+enum status answers_add(struct answers *answers, const struct point *point, int updates, const struct value *value);
 
 #endif

@@ -97,30 +97,7 @@ enum status judge_fail(struct judge *judge, const struct failure *failure) {
     return report_strings_add(&judge->report->consequences, failure->name);
 }
 
-/* ---- the script */
-
-const struct action *step_action(const struct job *job, int step) {
-    for (int i = 0; i < job->actions; i++) {
-        const struct action *action = &job->action[i];
-        if ((action->kind == ACTION_TRAIN || action->kind == ACTION_EVALUATE) && action->step == step)
-            return action;
-    }
-    return NULL;
-}
-
-int step_tenant(const struct job *job, int step) {
-    const struct action *action = step_action(job, step);
-    return action && !action->disabled ? action->tenant : -1;
-}
-
-int64_t step_updates(const struct job *job, int step, int tenant) {
-    int64_t updates = 0;
-    for (int i = 0; i < job->actions; i++) {
-        const struct action *action = &job->action[i];
-        updates += action->kind == ACTION_TRAIN && action->tenant == tenant && action->step < step;
-    }
-    return updates;
-}
+/* ---- types */
 
 const struct micro_batch *micro_numbered(const struct job *job, int number) {
     for (int m = 0; m < job->micros; m++)
@@ -129,13 +106,23 @@ const struct micro_batch *micro_numbered(const struct job *job, int number) {
     return NULL;
 }
 
+/* Whether the tenant of an export has made a step since its acquire. */
+static bool export_trained(const struct job *job, const struct point *point) {
+    for (int i = 0; i < job->actions; i++) {
+        const struct action *action = &job->action[i];
+        if (action->kind == ACTION_EXPORT && action->step == point->step &&
+            strcmp(job->tenant[action->tenant].name, point->tenant) == 0)
+            return action->own_step > 0;
+    }
+    return false;
+}
+
 /* An export is in the type of the file it came from, or float64 if a float64 run has trained it. */
 static enum dtype export_dtype(const struct job *job, const struct point *point) {
     bool b;
     const struct adapter_target *target = export_target(job, point, &b);
-    for (int t = 0; t < job->tenants && job->dtype == DTYPE_F64; t++)
-        if (strcmp(job->tenant[t].name, point->tenant) == 0 && step_updates(job, point->step, t) > 0)
-            return DTYPE_F64;
+    if (job->dtype == DTYPE_F64 && export_trained(job, point))
+        return DTYPE_F64;
     return !target ? job->dtype : b ? target->b.dtype : target->a.dtype;
 }
 

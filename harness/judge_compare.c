@@ -15,19 +15,31 @@ struct comparison {
     double factor;
     const double *got; /* assembled; for sums the only thing to compare */
     bool sum;
+    int64_t rank;            /* rows from here on may hold NaN, bit for bit; -1: none may */
+    int64_t max_rank, inner; /* row of element i: i / inner % max_rank */
 };
 
+/* Pieces that were added up here carry this addition's own rounding. */
 static double bar_at(const struct comparison *c, int64_t i) {
-    return c->bar ? c->factor * c->bar[i] : 0.0;
+    if (!c->bar)
+        return 0.0;
+    return c->factor * c->bar[i] + (c->sum ? 0x1p-53 * fabs(c->got[i]) : 0.0);
 }
 
 static bool same_bits(double a, double b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
+/* A row beyond the tenant's rank keeps the NaN that acquire wrote. */
+static bool beyond_rank(const struct comparison *c, int64_t i, double got) {
+    return c->rank >= 0 && i / c->inner % c->max_rank >= c->rank && isnan(c->want[i]) && same_bits(got, c->want[i]);
+}
+
 static bool element_right(const struct comparison *c, int64_t i, double got) {
     if (c->rule == RULE_EXACT)
         return same_bits(got, c->want[i]);
+    if (beyond_rank(c, i, got))
+        return true;
     return fabs(got - c->want[i]) <= bar_at(c, i);
 }
 
@@ -37,9 +49,7 @@ static bool element_wrong(const void *context, int64_t global, double got) {
 }
 
 static bool element_not_finite(const void *context, int64_t global, double got) {
-    (void)context;
-    (void)global;
-    return !isfinite(got);
+    return !isfinite(got) && !beyond_rank(context, global, got);
 }
 
 enum status ranks_wrong(struct judge *judge, const struct place *place, wrong_element wrong, const void *context,
@@ -75,14 +85,17 @@ static bool all_right(const struct comparison *c, int64_t n) {
         return memcmp(c->got, c->want, (size_t)n * sizeof *c->got) == 0;
     for (int64_t i = 0; i < n; i++)
         right &= fabs(c->got[i] - c->want[i]) <= bar_at(c, i);
-    return right;
+    return right || (c->rank >= 0 && count_wrong(c, n) == 0);
 }
 
-static bool all_finite(const double *x, int64_t n) {
+static bool all_finite(const struct comparison *c, int64_t n) {
     bool finite = true;
     for (int64_t i = 0; i < n; i++)
-        finite &= fabs(x[i]) <= DBL_MAX;
-    return finite;
+        finite &= fabs(c->got[i]) <= DBL_MAX;
+    for (int64_t i = 0; i < n && !finite && c->rank >= 0; i++)
+        if (element_not_finite(c, i, c->got[i]))
+            return false;
+    return finite || c->rank >= 0;
 }
 
 static double local_value(const struct judge *judge, const struct place *place, int rank, int64_t global) {
@@ -119,7 +132,7 @@ static enum status report_not_finite(struct judge *judge, const struct owed_poin
     int ranks = 0;
     int64_t at = -1;
     if (judge_first(judge))
-        TRY(ranks_wrong(judge, place, element_not_finite, NULL, &ranks, &at));
+        TRY(ranks_wrong(judge, place, element_not_finite, c, &ranks, &at));
     struct failure failure = failure_at(owed, place, FINDING_NOT_FINITE, c, at,
                                         ranks ? local_value(judge, place, judge->rank_scratch[0], at) : NAN);
     failure.ranks = ranks;
@@ -225,6 +238,15 @@ static void note_worst(struct judge *judge, const struct owed_point *owed, const
     report->worst_error_over_bar = worst;
 }
 
+static void allow_beyond(const struct job *job, const struct point *point, const struct place *place,
+                         struct comparison *c) {
+    if (!job->beyond_nan || !point_holds_beyond(point))
+        return;
+    c->rank = point_rank(job, point);
+    c->max_rank = job->max_rank;
+    c->inner = point->part == PART_LORA_A ? place->shape[place->ndim - 1] : 1;
+}
+
 enum status records_compare(struct judge *judge, const struct owed_point *owed, const struct place *place,
                             const struct value *value, enum compare_rule rule, double factor, bool *finite,
                             bool *right) {
@@ -233,10 +255,12 @@ enum status records_compare(struct judge *judge, const struct owed_point *owed, 
                            .bar = rule == RULE_BAR ? value->e : NULL,
                            .factor = factor,
                            .got = judge->x,
-                           .sum = place->turns > 1};
+                           .sum = place->turns > 1,
+                           .rank = -1};
     int64_t n = place->elements;
     int differing = -1;
-    *finite = all_finite(judge->x, n);
+    allow_beyond(judge->job, &owed->point, place, &c);
+    *finite = all_finite(&c, n);
     for (int rank = judge->world - 1; rank >= 0; rank--)
         if (copy_differs(judge, place, rank))
             differing = rank;
@@ -249,7 +273,7 @@ enum status records_compare(struct judge *judge, const struct owed_point *owed, 
         return STATUS_OK;
     int unfinished = 0;
     if (*finite && differing >= 0) /* a copy that was not assembled */
-        TRY(ranks_wrong(judge, place, element_not_finite, NULL, &unfinished, &(int64_t){0}));
+        TRY(ranks_wrong(judge, place, element_not_finite, &c, &unfinished, &(int64_t){0}));
     if (!*finite || unfinished > 0)
         return report_not_finite(judge, owed, place, &c);
     if (differing >= 0)

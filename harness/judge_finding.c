@@ -129,8 +129,12 @@ static void paragraph(char *out, size_t size, const struct judge *judge, const s
     say(out, size, "%s: %s", failure->name, failure->what);
     if (failure->ranks > 0)
         say_ranks(out, size, failure->ranks, failure->rank);
-    if (finding->tenant)
+    if (finding->tenant && finding->slot >= 0)
+        say(out, size, " (tenant %s, slot %lld)", finding->tenant, (long long)finding->slot);
+    else if (finding->tenant)
         say(out, size, " (tenant %s)", finding->tenant);
+    else if (finding->slot >= 0)
+        say(out, size, " (slot %lld, free)", (long long)finding->slot);
     say_place(out, size, judge, failure, index, finding->axis ? finding->axis : "");
     if (!failure->place)
         say(out, size, ".%s%s", failure->detail ? " " : "", failure->detail ? failure->detail : "");
@@ -147,20 +151,14 @@ static char *copied(const char *text, enum status *status) {
 
 /* The tenant in whose slot a record lies: the one that acts, or holds the slot named. */
 static const char *owner_name(const struct job *job, const struct point *point, int64_t *slot) {
-    bool lora = point->param && (point->part == PART_LORA_A || point->part == PART_LORA_B);
+    bool slotted = point->param && (point->part == PART_LORA_A || point->part == PART_LORA_B || point->state);
     *slot = point->slot;
     if (point->phase == PHASE_EXPORT)
         return point->tenant;
-    int acting = step_tenant(job, point->step);
-    if (point->slot >= 0) {
-        acting = -1;
-        for (int t = 0; t < job->tenants; t++)
-            if (job_slot(job, t) == point->slot)
-                acting = t;
-    } else if (lora && acting >= 0) {
-        *slot = job_slot(job, acting);
-    }
-    return acting >= 0 ? job->tenant[acting].name : NULL;
+    int owner = point->slot >= 0 ? slot_tenant(job, point->step, point->slot) : step_tenant(job, point->step);
+    if (slotted && point->slot < 0 && owner >= 0)
+        *slot = tenant_slot(job, point->step, owner);
+    return owner >= 0 ? job->tenant[owner].name : NULL;
 }
 
 /* A name without a point: step.S/[micro.M/]PHASE/TENSOR as far as it can be read. */

@@ -59,10 +59,23 @@ enum status judge_room(struct judge *judge, int64_t elements);
 /* The next owed point; it must be this one. */
 enum status judge_next(struct judge *judge, const struct point *point, struct owed_point **out);
 
-/* Who acts in step S: the action (train or evaluate), NULL after the last; and the tenant that acts, -1: none. */
+/* Who acts in step S: the action that closes it (train, step or evaluate), NULL after the last; and the tenant that
+ * acts, -1: none. */
 const struct action *step_action(const struct job *job, int step);
 int step_tenant(const struct job *job, int step);
-int64_t step_updates(const struct job *job, int step, int tenant);           /* a tenant's train steps before S */
+/* Updates that have acted on what step S computes: the acting tenant's since its acquire; where base tensors train,
+ * everybody's. */
+int64_t step_updates(const struct job *job, int step);
+/* Who holds a slot, and which slot a tenant holds, when step S is opened (after the last: at the end); -1: none. */
+int slot_tenant(const struct job *job, int step, int slot);
+int tenant_slot(const struct job *job, int step, int tenant);
+/* The rank r of the tenant in whose slot a lora tensor lies, for that target; -1: not such a tensor, or nobody's. */
+int64_t point_rank(const struct job *job, const struct point *point);
+/* Whether rows beyond r are recorded here as they are held, NaN too (elsewhere they are 0). */
+bool point_holds_beyond(const struct point *point);
+/* Whether another tenant's update of base tensors falls between the opening of the point's window and the point: the
+ * twin was put right at the opening and has gone on by its own update since. */
+bool window_drifted(const struct job *job, const struct point *point);
 const struct micro_batch *micro_numbered(const struct job *job, int number); /* NULL if there is none */
 /* The type in which the subject owes a record. */
 enum dtype owed_dtype(const struct job *job, const struct point *point);

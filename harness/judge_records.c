@@ -122,28 +122,46 @@ static void place_turn(const struct judge *judge, const struct place *place, int
             shard_place(place_shard(place, rank), element, judge->record[rank]->tensor.data, raw);
 }
 
+/* Adds a piece; what rounding takes from the running sum is kept beside it (Neumaier), so that the sum's own error is
+ * one rounding, however many ranks there are. */
+static void add_piece(int64_t n, const double *piece, double *sum, double *lost, double *magnitude) {
+    for (int64_t i = 0; i < n; i++) {
+        double total = sum[i] + piece[i];
+        double larger = fabs(sum[i]) >= fabs(piece[i]) ? sum[i] : piece[i];
+        double smaller = fabs(sum[i]) >= fabs(piece[i]) ? piece[i] : sum[i];
+        lost[i] += larger - total + smaller;
+        sum[i] = total;
+        if (magnitude)
+            magnitude[i] += fabs(piece[i]);
+    }
+}
+
+static enum status assemble_sum(struct judge *judge, const struct place *place, double *magnitude) {
+    size_t elements = (size_t)(place->elements > 0 ? place->elements : 1);
+    double *piece = malloc(elements * sizeof *piece), *lost = calloc(elements, sizeof *lost);
+    enum dtype dtype = judge->record[0]->tensor.dtype;
+    enum status status = piece && lost ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; status == STATUS_OK && magnitude && i < place->elements; i++)
+        magnitude[i] = fabs(judge->x[i]);
+    for (int turn = 1; status == STATUS_OK && turn < place->turns; turn++) {
+        place_turn(judge, place, turn, dtype_bytes(dtype), judge->raw);
+        widen(dtype, place->elements, judge->raw, piece);
+        add_piece(place->elements, piece, judge->x, lost, magnitude);
+    }
+    for (int64_t i = 0; status == STATUS_OK && i < place->elements; i++)
+        if (isfinite(lost[i])) /* not where a piece is not finite */
+            judge->x[i] += lost[i];
+    free(piece);
+    free(lost);
+    return status;
+}
+
 enum status records_assemble(struct judge *judge, const struct place *place, double *magnitude) {
     TRY(judge_room(judge, place->elements > 0 ? place->elements : 1));
     enum dtype dtype = judge->record[0]->tensor.dtype;
     place_turn(judge, place, 0, dtype_bytes(dtype), judge->raw);
     widen(dtype, place->elements, judge->raw, judge->x);
-    if (place->turns == 1 && !magnitude)
-        return STATUS_OK;
-    double *piece = malloc((size_t)(place->elements > 0 ? place->elements : 1) * sizeof *piece);
-    if (!piece)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    for (int64_t i = 0; magnitude && i < place->elements; i++)
-        magnitude[i] = fabs(judge->x[i]);
-    for (int turn = 1; turn < place->turns; turn++) {
-        place_turn(judge, place, turn, dtype_bytes(dtype), judge->raw);
-        widen(dtype, place->elements, judge->raw, piece);
-        for (int64_t i = 0; i < place->elements; i++)
-            judge->x[i] += piece[i];
-        for (int64_t i = 0; magnitude && i < place->elements; i++)
-            magnitude[i] += fabs(piece[i]);
-    }
-    free(piece);
-    return STATUS_OK;
+    return place->turns == 1 && !magnitude ? STATUS_OK : assemble_sum(judge, place, magnitude);
 }
 
 enum status records_whole(struct judge *judge, const struct place *place, struct tensor *out) {

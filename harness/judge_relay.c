@@ -8,7 +8,8 @@
 
 /* ---- following */
 
-/* Ids that differ are not followed: the reference would look up what no table holds. */
+/* Ids that differ are not followed: the reference would look up what no table holds; nor are divisors and norms that
+ * can be none. */
 static bool may_follow(const struct owed_point *owed, const struct judge *judge, bool finite, bool right) {
     if (right || !finite)
         return finite;
@@ -16,6 +17,8 @@ static bool may_follow(const struct owed_point *owed, const struct judge *judge,
         return false;
     if (owed->point.phase == PHASE_LOSS)
         return judge->x[0] > 0;
+    if (owed->point.phase == PHASE_CLIP && owed->point.scalar)
+        return judge->x[0] >= 0;
     return true;
 }
 

@@ -62,9 +62,11 @@ static enum status twin_rank(void *context, int index, struct comm *comm,
 
 /* ---- the comparison */
 
-/* After the last action nobody overwrites the twin: its last `param` records follow its own update. */
+/* After the last action nobody overwrites the twin: its last `param` records follow its own update. So does the rest of
+ * a window into which another tenant's update of base tensors fell. */
 static bool is_compared(const struct job *job, const struct point *point) {
-    return point_is_split_invariant(point) && !(point->phase == PHASE_PARAM && point->step == job->steps);
+    return point_is_split_invariant(point) && !window_drifted(job, point) &&
+           !(point->phase == PHASE_PARAM && point->step == job->steps);
 }
 
 static enum status twin_differs(struct judge *judge, const struct owed_point *owed, const struct place *place,

@@ -141,16 +141,33 @@ done:
 
 static void print_action(const struct job *job, const struct action *action) {
     static const char *const words[] = {
-        [ACTION_ACQUIRE] = "acquire", [ACTION_TRAIN] = "train", [ACTION_EVALUATE] = "evaluate",
-        [ACTION_ENTER] = "activate",  [ACTION_LEAVE] = "leave", [ACTION_EXPORT] = "export"};
-    printf("    line %-4d %-9s %-12s", action->line, words[action->kind],
+        [ACTION_ACQUIRE] = "acquire", [ACTION_TRAIN] = "train",     [ACTION_ACCUMULATE] = "accumulate",
+        [ACTION_STEP] = "step",       [ACTION_RELEASE] = "release", [ACTION_EVALUATE] = "evaluate",
+        [ACTION_ENTER] = "activate",  [ACTION_LEAVE] = "leave",     [ACTION_EXPORT] = "export"};
+    printf("    line %-4d %-10s %-12s", action->line, words[action->kind],
            action->tenant >= 0 ? job->tenant[action->tenant].name : "none");
-    if (action->kind == ACTION_TRAIN || action->kind == ACTION_EVALUATE) {
-        printf(" step.%d micro", action->step);
-        for (int i = 0; i < action->micros; i++)
-            printf(" %d", job->micro[action->micro[i]].number);
-    }
+    if (action->micros > 0 || action->kind == ACTION_STEP)
+        printf(" step.%d", action->step);
+    for (int i = 0; i < action->micros; i++)
+        printf("%s %d", i ? "" : " micro", job->micro[action->micro[i]].number);
     printf("%s\n", action->disabled ? " (disabled)" : "");
+}
+
+static void print_training(const struct job *job) {
+    const struct optimizer *optimizer = &job->optimizer;
+    const struct inventory *inventory = checkpoint_inventory(job->model);
+    if (optimizer->kind == OPTIMIZER_SGD)
+        printf("    sgd lr %g momentum %g%s", optimizer->lr, optimizer->momentum,
+               optimizer->nesterov ? " nesterov" : "");
+    else
+        printf("    adamw lr %g betas %g %g eps %g", optimizer->lr, optimizer->beta1, optimizer->beta2, optimizer->eps);
+    printf(" weight decay %g", optimizer->weight_decay);
+    if (job->clip.present)
+        printf(", clip %s-norm at %g", job->clip.infinity ? "inf" : "2", job->clip.max);
+    printf("\n");
+    for (int i = 0; i < inventory->count; i++)
+        if (job_trains(job, &inventory->params[i]))
+            printf("    trains %s\n", inventory->params[i].name);
 }
 
 static void print_case(const struct test_case *one) {
@@ -164,8 +181,9 @@ static void print_case(const struct test_case *one) {
            (long long)config->layers, (long long)config->experts, (long long)config->hidden);
     printf("    mesh %s, world %d, %s, layout %s\n", mesh_text(mesh, sizeof mesh, &one->mesh), mesh_world(&one->mesh),
            dtype_word(job->dtype), one->layout ? one->layout->path : "built in");
-    printf("    slots %d of rank %lld, sgd lr %g momentum %g, limit %g s\n", job->slots, (long long)job->max_rank,
-           job->optimizer.lr, job->optimizer.momentum, one->limit);
+    printf("    slots %d of rank %lld%s, limit %g s\n", job->slots, (long long)job->max_rank,
+           job->beyond_nan ? ", NaN beyond a tenant's rank" : "", one->limit);
+    print_training(job);
     for (int t = 0; t < job->tenants; t++)
         printf("    tenant %s: %d targets, slot %d\n", job->tenant[t].name, job->tenant[t].adapter.count,
                job_slot(job, t));

@@ -1,6 +1,5 @@
-#include "reference/walk.h"
+#include "reference/gradients.h"
 
-#include "reference/adapter.h"
 #include "reference/attention.h"
 #include "reference/experts.h"
 #include "reference/linear.h"
@@ -14,64 +13,6 @@
         TRY(call);                                                                                                     \
         TRY(walk_emit(walk, PHASE_BACKWARD, layer, activation, &grad[activation]));                                    \
     } while (0)
-
-/* ---- gradients of parameters */
-
-/* G, then dA and dB from it, of one linear map y = W x; nothing where the tenant does not adapt W. */
-static enum status adapt(struct walk *walk, enum param_kind kind, int layer, const struct value *dy,
-                         const struct value *x) {
-    const struct arithmetic *m = &walk->arithmetic;
-    const struct param *param = walk_param(walk, kind, layer);
-    const struct adapter_target *target = walk_target(walk, param);
-    if (!target)
-        return STATUS_OK;
-    int index = inventory_index(walk->reference->inventory, param);
-    int64_t max_rank = walk->reference->job->max_rank;
-    const struct gathered *slot = &walk->gathered[index];
-    struct slot_pair *out = &walk->parameter[index];
-    if (param->expert)
-        TRY(value_expert_weight_gradient(m, &walk->routing[layer], dy, x, &walk->whole));
-    else
-        TRY(value_linear_weight_gradient(m, dy, x, &walk->whole));
-    TRY(walk_emit_parameter(walk, PHASE_BACKWARD, param, PART_WEIGHT, &walk->whole));
-    TRY(value_delta_gradient_a(m, target, max_rank, &walk->whole, &slot->b, &out->a));
-    TRY(walk_emit_parameter(walk, PHASE_BACKWARD, param, PART_LORA_A, &out->a));
-    TRY(value_delta_gradient_b(m, target, max_rank, &walk->whole, &slot->a, &out->b));
-    TRY(walk_emit_parameter(walk, PHASE_BACKWARD, param, PART_LORA_B, &out->b));
-    value_free(&walk->whole);
-    return STATUS_OK;
-}
-
-/* sum += part; the first part is the sum. What a hook put into part->e (the ranks' reduction) stays in it; adding to
- * the sum that stood there rounds once more. */
-static enum status accumulate(const struct arithmetic *m, bool first, struct value *sum, const struct value *part) {
-    struct value before = *sum;
-    *sum = (struct value){0};
-    enum status status = first ? value_copy(m, sum, part) : value_add(m, &before, part, sum);
-    value_free(&before);
-    return status;
-}
-
-/* The unit's partial gradients go into the running sums. */
-static enum status reduce(struct walk *walk, int unit) {
-    struct reference *r = walk->reference;
-    for (int i = 0; i < r->inventory->count; i++) {
-        const struct param *param = &r->inventory->params[i];
-        struct slot_pair *sum = &r->running[i], *part = &walk->parameter[i];
-        if (param->unit != unit || !walk_target(walk, param))
-            continue;
-        bool first = sum->a.ndim == 0;
-        TRY(accumulate(&walk->arithmetic, first, &sum->a, &part->a));
-        TRY(walk_emit_parameter(walk, PHASE_GRAD, param, PART_LORA_A, &sum->a));
-        TRY(accumulate(&walk->arithmetic, first, &sum->b, &part->b));
-        TRY(walk_emit_parameter(walk, PHASE_GRAD, param, PART_LORA_B, &sum->b));
-        value_free(&part->a);
-        value_free(&part->b);
-    }
-    return STATUS_OK;
-}
-
-/* ---- the layer */
 
 /* out = dy @ W of one map. */
 static enum status through(struct walk *walk, enum param_kind kind, int layer, const struct value *dy,
@@ -92,13 +33,13 @@ static enum status experts(struct walk *walk, int layer) {
     POINT(ACT_EXPERT_HIDDEN,
           value_expert_input_gradient(m, routing, &grad[ACT_EXPERT_DOWN], walk_weight(walk, PARAM_DOWN, layer),
                                       &grad[ACT_EXPERT_HIDDEN]));
-    TRY(adapt(walk, PARAM_DOWN, layer, &grad[ACT_EXPERT_DOWN], &act[ACT_EXPERT_HIDDEN]));
+    TRY(gradient_linear(walk, PARAM_DOWN, PARAM_KINDS, layer, &grad[ACT_EXPERT_DOWN], &act[ACT_EXPERT_HIDDEN]));
     POINT(ACT_EXPERT_GATE_UP, value_swiglu_packed_gradient(m, &act[ACT_EXPERT_GATE_UP], &grad[ACT_EXPERT_HIDDEN],
                                                            &grad[ACT_EXPERT_GATE_UP]));
     POINT(ACT_EXPERT_INPUT,
           value_expert_input_gradient(m, routing, &grad[ACT_EXPERT_GATE_UP], walk_weight(walk, PARAM_GATE_UP, layer),
                                       &grad[ACT_EXPERT_INPUT]));
-    TRY(adapt(walk, PARAM_GATE_UP, layer, &grad[ACT_EXPERT_GATE_UP], &act[ACT_EXPERT_INPUT]));
+    TRY(gradient_linear(walk, PARAM_GATE_UP, PARAM_KINDS, layer, &grad[ACT_EXPERT_GATE_UP], &act[ACT_EXPERT_INPUT]));
     POINT(ACT_EXPERT_DISPATCH, value_to_choices(m, routing, &grad[ACT_EXPERT_INPUT], &grad[ACT_EXPERT_DISPATCH]));
     return STATUS_OK;
 }
@@ -113,7 +54,7 @@ static enum status route(struct walk *walk, int layer) {
                                 walk->reference->config->norm_topk, &grad[ACT_ROUTER_SCORES]));
     POINT(ACT_ROUTER_LOGITS,
           value_router_d_logits(m, &act[ACT_ROUTER_SCORES], &grad[ACT_ROUTER_SCORES], &grad[ACT_ROUTER_LOGITS]));
-    TRY(adapt(walk, PARAM_ROUTER, layer, &grad[ACT_ROUTER_LOGITS], &act[ACT_POST_NORM]));
+    TRY(gradient_linear(walk, PARAM_ROUTER, PARAM_KINDS, layer, &grad[ACT_ROUTER_LOGITS], &act[ACT_POST_NORM]));
     POINT(ACT_ROUTER_INPUT, through(walk, PARAM_ROUTER, layer, &grad[ACT_ROUTER_LOGITS], &grad[ACT_ROUTER_INPUT]));
     POINT(ACT_POST_NORM, value_collect(m, routing, &grad[ACT_EXPERT_DISPATCH], &grad[ACT_ROUTER_INPUT],
                                        &act[ACT_POST_NORM], &grad[ACT_POST_NORM]));
@@ -125,12 +66,12 @@ static enum status dense_mlp(struct walk *walk, int layer) {
     const struct value *act = walk_layer(walk, layer);
     struct value *grad = walk->gradient;
     POINT(ACT_MLP_HIDDEN, through(walk, PARAM_MLP_DOWN, layer, &grad[ACT_LAYER], &grad[ACT_MLP_HIDDEN]));
-    TRY(adapt(walk, PARAM_MLP_DOWN, layer, &grad[ACT_LAYER], &act[ACT_MLP_HIDDEN]));
+    TRY(gradient_linear(walk, PARAM_MLP_DOWN, PARAM_KINDS, layer, &grad[ACT_LAYER], &act[ACT_MLP_HIDDEN]));
     POINT(ACT_MLP_GATE, value_swiglu_gradient(m, &act[ACT_MLP_GATE], &act[ACT_MLP_UP], &grad[ACT_MLP_HIDDEN],
                                               &grad[ACT_MLP_GATE], &grad[ACT_MLP_UP]));
     TRY(walk_emit(walk, PHASE_BACKWARD, layer, ACT_MLP_UP, &grad[ACT_MLP_UP]));
-    TRY(adapt(walk, PARAM_MLP_GATE, layer, &grad[ACT_MLP_GATE], &act[ACT_POST_NORM]));
-    TRY(adapt(walk, PARAM_MLP_UP, layer, &grad[ACT_MLP_UP], &act[ACT_POST_NORM]));
+    TRY(gradient_linear(walk, PARAM_MLP_GATE, PARAM_KINDS, layer, &grad[ACT_MLP_GATE], &act[ACT_POST_NORM]));
+    TRY(gradient_linear(walk, PARAM_MLP_UP, PARAM_KINDS, layer, &grad[ACT_MLP_UP], &act[ACT_POST_NORM]));
     const struct value *dy[] = {&grad[ACT_MLP_GATE], &grad[ACT_MLP_UP]};
     const struct value *weights[] = {walk_weight(walk, PARAM_MLP_GATE, layer), walk_weight(walk, PARAM_MLP_UP, layer)};
     POINT(ACT_POST_NORM, value_linear_input_gradient(m, 2, dy, weights, &grad[ACT_POST_NORM]));
@@ -147,8 +88,10 @@ static enum status attention(struct walk *walk, int layer) {
     POINT(ACT_RESIDUAL,
           value_norm_gradient(m, &grad[ACT_POST_NORM], &act[ACT_RESIDUAL], walk_weight(walk, PARAM_POST_NORM, layer),
                               &act[ACT_POST_NORM_SCALE], &grad[ACT_LAYER], &grad[ACT_RESIDUAL]));
+    TRY(gradient_norm(walk, PARAM_POST_NORM, layer, &grad[ACT_POST_NORM], &act[ACT_RESIDUAL],
+                      &act[ACT_POST_NORM_SCALE]));
     POINT(ACT_CONTEXT, through(walk, PARAM_O, layer, &grad[ACT_RESIDUAL], &grad[ACT_CONTEXT]));
-    TRY(adapt(walk, PARAM_O, layer, &grad[ACT_RESIDUAL], &act[ACT_CONTEXT]));
+    TRY(gradient_linear(walk, PARAM_O, PARAM_O_BIAS, layer, &grad[ACT_RESIDUAL], &act[ACT_CONTEXT]));
     POINT(ACT_PROBS, value_attention_d_probabilities(m, &size, &grad[ACT_CONTEXT], &act[ACT_V], &grad[ACT_PROBS]));
     POINT(ACT_SCORES, value_attention_d_scores(m, &size, &act[ACT_PROBS], &grad[ACT_PROBS], &grad[ACT_SCORES]));
     POINT(ACT_Q_ROTARY, value_attention_d_q(m, &size, &grad[ACT_SCORES], &act[ACT_K_ROTARY], &grad[ACT_Q_ROTARY]));
@@ -168,9 +111,11 @@ static enum status heads(struct walk *walk, int layer) {
                                      &act[ACT_Q_NORM_SCALE], NULL, &grad[ACT_Q]));
     POINT(ACT_K, value_norm_gradient(m, &grad[ACT_K_NORM], &act[ACT_K], walk_weight(walk, PARAM_K_NORM, layer),
                                      &act[ACT_K_NORM_SCALE], NULL, &grad[ACT_K]));
-    TRY(adapt(walk, PARAM_Q, layer, &grad[ACT_Q], &act[ACT_INPUT_NORM]));
-    TRY(adapt(walk, PARAM_K, layer, &grad[ACT_K], &act[ACT_INPUT_NORM]));
-    TRY(adapt(walk, PARAM_V, layer, &grad[ACT_V], &act[ACT_INPUT_NORM]));
+    TRY(gradient_norm(walk, PARAM_Q_NORM, layer, &grad[ACT_Q_NORM], &act[ACT_Q], &act[ACT_Q_NORM_SCALE]));
+    TRY(gradient_norm(walk, PARAM_K_NORM, layer, &grad[ACT_K_NORM], &act[ACT_K], &act[ACT_K_NORM_SCALE]));
+    TRY(gradient_linear(walk, PARAM_Q, PARAM_Q_BIAS, layer, &grad[ACT_Q], &act[ACT_INPUT_NORM]));
+    TRY(gradient_linear(walk, PARAM_K, PARAM_K_BIAS, layer, &grad[ACT_K], &act[ACT_INPUT_NORM]));
+    TRY(gradient_linear(walk, PARAM_V, PARAM_V_BIAS, layer, &grad[ACT_V], &act[ACT_INPUT_NORM]));
     const struct value *dy[] = {&grad[ACT_Q], &grad[ACT_K], &grad[ACT_V]};
     const struct value *weights[] = {walk_weight(walk, PARAM_Q, layer), walk_weight(walk, PARAM_K, layer),
                                      walk_weight(walk, PARAM_V, layer)};
@@ -194,6 +139,8 @@ static enum status below_layer(struct walk *walk, int layer) {
                                  walk_weight(walk, PARAM_INPUT_NORM, layer), &act[ACT_INPUT_NORM_SCALE],
                                  &walk->gradient[ACT_RESIDUAL], &below));
     TRY_DONE(walk_emit(walk, PHASE_BACKWARD, layer - 1, layer ? ACT_LAYER : ACT_EMBED, &below));
+    TRY_DONE(gradient_norm(walk, PARAM_INPUT_NORM, layer, &walk->gradient[ACT_INPUT_NORM], input,
+                           &act[ACT_INPUT_NORM_SCALE]));
     descend(walk, &below);
     return STATUS_OK;
 done:
@@ -213,7 +160,7 @@ static enum status decoder_layer(struct walk *walk, int layer) {
     TRY(heads(walk, layer));
     TRY(below_layer(walk, layer));
     walk_release(walk, layer + 1);
-    return reduce(walk, layer + 1);
+    return gradient_reduce(walk, layer + 1);
 }
 
 static enum status head(struct walk *walk) {
@@ -225,10 +172,11 @@ static enum status head(struct walk *walk) {
     TRY(walk_gather(walk, 0, PHASE_REGATHER));
     POINT(ACT_HEAD, value_loss_gradient(m, &act[ACT_HEAD], &act[ACT_LOGSUMEXP], &act[ACT_LABELS], &grad[ACT_HEAD]));
     POINT(ACT_NORM, through(walk, PARAM_HEAD, -1, &grad[ACT_HEAD], &grad[ACT_NORM]));
-    TRY(adapt(walk, PARAM_HEAD, -1, &grad[ACT_HEAD], &act[ACT_NORM]));
+    TRY(gradient_linear(walk, PARAM_HEAD, PARAM_KINDS, -1, &grad[ACT_HEAD], &act[ACT_NORM]));
     layer = last;
     POINT(ACT_LAYER, value_norm_gradient(m, &grad[ACT_NORM], hidden, walk_weight(walk, PARAM_NORM, -1),
                                          &act[ACT_NORM_SCALE], NULL, &grad[ACT_LAYER]));
+    TRY(gradient_norm(walk, PARAM_NORM, -1, &grad[ACT_NORM], hidden, &act[ACT_NORM_SCALE]));
     value_free(&grad[ACT_HEAD]);
     value_free(&grad[ACT_NORM]);
     walk_release(walk, 0);
@@ -239,5 +187,6 @@ enum status walk_backward(struct walk *walk) {
     TRY(head(walk));
     for (int layer = (int)walk->reference->config->layers - 1; layer >= 0; layer--)
         TRY(decoder_layer(walk, layer));
-    return reduce(walk, 0);
+    TRY(gradient_embedding(walk, &walk->gradient[ACT_LAYER])); /* what the lowest layer left: d embed */
+    return gradient_reduce(walk, 0);
 }

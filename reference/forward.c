@@ -1,7 +1,7 @@
 #include "reference/walk.h"
 
 #include "reference/attention.h"
-#include "reference/bound.h"
+#include "reference/embedding.h"
 #include "reference/experts.h"
 #include "reference/linear.h"
 #include "reference/loss.h"
@@ -25,20 +25,6 @@ static enum status inputs(struct walk *walk) {
     POINT(ACT_ROTARY_COS, value_rotary_tables(m, walk->micro->tokens, c->head_dim, c->rope_theta, &act[ACT_ROTARY_COS],
                                               &act[ACT_ROTARY_SIN]));
     return walk_emit(walk, PHASE_FORWARD, layer, ACT_ROTARY_SIN, &act[ACT_ROTARY_SIN]);
-}
-
-static enum status embed(const struct arithmetic *m, const struct value *ids, const struct value *table,
-                         struct value *out) {
-    int64_t vocab = table->shape[0], hidden = table->shape[1];
-    TRY(value_new(m, out, 3, (const int64_t[]){ids->shape[0], ids->shape[1], hidden}));
-    for (int64_t row = 0, rows = m->dry ? 0 : value_elements(ids); row < rows; row++) {
-        double id = ids->x[row];
-        if (!(id >= 0 && id < (double)vocab && id == floor(id)))
-            return status_fail(STATUS_INTERNAL, "id %g is not one of %lld words", id, (long long)vocab);
-        for (int64_t j = 0; j < hidden; j++)
-            num_set(out, row * hidden + j, num_at(table, (int64_t)id * hidden + j));
-    }
-    return STATUS_OK;
 }
 
 /* q or k: norm over each head. */
@@ -187,7 +173,7 @@ enum status walk_forward(struct walk *walk) {
     TRY(inputs(walk));
     TRY(walk_gather(walk, 0, PHASE_GATHER));
     POINT(ACT_EMBED,
-          embed(&walk->arithmetic, &act[ACT_INPUT_IDS], walk_weight(walk, PARAM_EMBED, -1), &act[ACT_EMBED]));
+          value_embed(&walk->arithmetic, &act[ACT_INPUT_IDS], walk_weight(walk, PARAM_EMBED, -1), &act[ACT_EMBED]));
     for (layer = 0; layer < walk->reference->config->layers; layer++) {
         TRY(decoder_layer(walk, layer, hidden));
         hidden = &walk_layer(walk, layer)[ACT_LAYER];

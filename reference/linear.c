@@ -110,6 +110,18 @@ enum status value_linear_weight_gradient(const struct arithmetic *m, const struc
     return STATUS_OK;
 }
 
+enum status value_linear_bias_gradient(const struct arithmetic *m, const struct value *dy, struct value *out) {
+    int64_t outs = value_last(dy), rows = value_rows(dy);
+    TRY(value_new(m, out, 1, &outs));
+    for (int64_t o = 0; o < (m->dry ? 0 : outs); o++) {
+        struct sum sum = {0};
+        for (int64_t row = 0; row < rows; row++)
+            sum_term(&sum, num_at(dy, row * outs + o));
+        num_set(out, o, sum_close(m, &sum, rows - 1));
+    }
+    return STATUS_OK;
+}
+
 enum status value_add(const struct arithmetic *m, const struct value *a, const struct value *b, struct value *out) {
     TRY(value_like(m, out, a));
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(a); i < n; i++)

@@ -31,6 +31,8 @@ enum status value_linear_input_gradient(const struct arithmetic *m, int maps, co
 /* out [out,in] = sum over rows of dy x. */
 enum status value_linear_weight_gradient(const struct arithmetic *m, const struct value *dy, const struct value *x,
                                          struct value *out);
+/* out [out] = sum over rows of dy. */
+enum status value_linear_bias_gradient(const struct arithmetic *m, const struct value *dy, struct value *out);
 /* out = a + b, element by element. */
 enum status value_add(const struct arithmetic *m, const struct value *a, const struct value *b, struct value *out);
 

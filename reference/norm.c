@@ -61,3 +61,18 @@ enum status value_norm_gradient(const struct arithmetic *m, const struct value *
     }
     return STATUS_OK;
 }
+
+enum status value_norm_weight_gradient(const struct arithmetic *m, const struct value *dy, const struct value *x,
+                                       const struct value *scale, int64_t n, struct value *out) {
+    TRY(value_new(m, out, 1, &n));
+    int64_t groups = value_elements(scale);
+    for (int64_t j = 0; j < (m->dry ? 0 : n); j++) {
+        struct sum sum = {0};
+        for (int64_t group = 0; group < groups; group++) {
+            int64_t at = group * n + j;
+            sum_product(&sum, num_at(dy, at), num_multiply(m, num_at(x, at), num_at(scale, group)));
+        }
+        num_set(out, j, sum_close(m, &sum, groups));
+    }
+    return STATUS_OK;
+}

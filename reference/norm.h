@@ -15,5 +15,8 @@ enum status value_norm(const struct arithmetic *m, const struct value *x, const 
 enum status value_norm_gradient(const struct arithmetic *m, const struct value *dy, const struct value *x,
                                 const struct value *g, const struct value *scale, const struct value *residual,
                                 struct value *out);
+/* out [n]: dg_j = sum over groups of dy_j * (x_j*s). */
+enum status value_norm_weight_gradient(const struct arithmetic *m, const struct value *dy, const struct value *x,
+                                       const struct value *scale, int64_t n, struct value *out);
 
 #endif

@@ -1,22 +1,20 @@
-/* What follows the last micro-batch of a training step: count, loss, divided gradients, the update. */
+/* What closes a window: divided gradients, clipping, SGD and AdamW as torch.optim computes them. */
 #ifndef REFERENCE_OPTIMIZER_H
 #define REFERENCE_OPTIMIZER_H
 
 #include "reference/state.h"
 
-/* What the micro-batches of a step leave behind. */
-struct tally {
-    int micros;
-    int64_t counted;    /* labels */
-    struct value *sums; /* [micros] LOSS_SUM */
-    struct value count; /* the divisor, after emit */
-};
-
-enum status tally_make(struct tally *out, int micros);
-void tally_free(struct tally *tally);
 /* Emits count and loss. */
-enum status reference_emit_loss(struct reference *reference, struct tally *tally);
-/* Divides the running sums, updates the tenant's slot and state, and forgets the sums. */
-enum status reference_update(struct reference *reference, int tenant, const struct tally *tally);
+enum status reference_emit_loss(struct reference *reference, struct window *window);
+
+/* Trained tensors of the holder in their order: inventory order, weight before A before B. */
+typedef enum status trained_step(struct reference *reference, struct holding *holding, const struct param *param,
+                                 enum part part, const void *context);
+enum status each_trained(struct reference *reference, struct holding *holding, trained_step *step, const void *context);
+
+/* clip.c: emits the norm and, if the job clips, the clipped gradients, which take the place of the divided ones. */
+enum status reference_clip(struct reference *reference, struct holding *holding);
+/* GRAD, CLIP, OPTIMIZER, UPDATE of a window whose loss has been emitted. */
+enum status reference_update(struct reference *reference, struct holding *holding);
 
 #endif

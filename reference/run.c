@@ -4,15 +4,14 @@
 #include "reference/optimizer.h"
 #include "reference/walk.h"
 
-/* One micro-batch; its LOSS_SUM goes to `sum`. */
+/* One micro-batch; its LOSS_SUM joins the window. */
 static enum status run_micro(struct reference *r, int tenant, const struct micro_batch *micro, bool backward,
-                             struct value *sum) {
+                             struct window *window) {
     struct walk walk;
     enum status status;
     TRY(walk_make(&walk, r, micro, tenant, false));
     TRY_DONE(walk_forward(&walk));
-    *sum = walk.root[ACT_NONE];
-    walk.root[ACT_NONE] = (struct value){0};
+    TRY_DONE(window_add(window, micro->counted, &walk.root[ACT_NONE]));
     if (backward)
         TRY_DONE(walk_backward(&walk));
 done:
@@ -20,38 +19,50 @@ done:
     return status;
 }
 
-static enum status run_micros(struct reference *r, int tenant, const struct action *action, struct tally *tally) {
-    for (int i = 0; i < action->micros; i++) {
-        const struct micro_batch *micro = &r->job->micro[action->micro[i]];
-        tally->counted += micro->counted;
-        TRY(run_micro(r, tenant, micro, action->kind == ACTION_TRAIN, &tally->sums[i]));
-    }
+static enum status run_micros(struct reference *r, int tenant, const struct action *action, bool backward,
+                              struct window *window) {
+    r->step = action->step;
+    if (action->opens)
+        TRY(reference_emit_state(r, reference_slot(r, tenant)));
+    for (int i = 0; i < action->micros; i++)
+        TRY(run_micro(r, tenant, &r->job->micro[action->micro[i]], backward, window));
     return STATUS_OK;
 }
 
-/* A training step or an evaluation. */
+static enum status run_accumulate(struct reference *r, const struct action *action) {
+    return run_micros(r, action->tenant, action, true, &reference_holding(r, action->tenant)->window);
+}
+
 static enum status run_step(struct reference *r, const struct action *action) {
-    bool train = action->kind == ACTION_TRAIN;
-    int tenant = action->disabled ? -1 : action->tenant;
-    struct tally tally;
-    enum status status;
-    TRY(tally_make(&tally, action->micros));
+    struct holding *holding = reference_holding(r, action->tenant);
+    if (holding->window.micros == 0)
+        return status_fail(STATUS_INTERNAL, "step %d closes a window that nothing opened", action->step);
     r->step = action->step;
-    TRY_DONE(reference_emit_state(r, reference_slot(r, tenant)));
-    TRY_DONE(run_micros(r, tenant, action, &tally));
-    if (train || tally.counted > 0)
-        TRY_DONE(reference_emit_loss(r, &tally));
-    if (train)
-        TRY_DONE(reference_update(r, tenant, &tally));
+    TRY(reference_emit_loss(r, &holding->window));
+    return reference_update(r, holding);
+}
+
+static enum status run_train(struct reference *r, const struct action *action) {
+    TRY(run_accumulate(r, action));
+    return run_step(r, action);
+}
+
+static enum status run_evaluate(struct reference *r, const struct action *action) {
+    struct window window = {0};
+    enum status status;
+    TRY_DONE(run_micros(r, action->disabled ? -1 : action->tenant, action, false, &window));
+    if (window.counted > 0)
+        TRY_DONE(reference_emit_loss(r, &window));
 done:
-    tally_free(&tally);
+    window_free(&window);
     return status;
 }
 
 /* An export is written in the adapter file's type, or in float64 where a float64 run has trained it. Rounding is
  * monotone: what is within [x - e, x + e] comes out within [round(x - e), round(x + e)]. */
 static void round_to_file(const struct reference *r, int tenant, enum dtype stored, struct value *value) {
-    if ((r->job->dtype == DTYPE_F64 && r->trained[tenant]) || (stored != DTYPE_F32 && stored != DTYPE_BF16))
+    if ((r->job->dtype == DTYPE_F64 && reference_holding(r, tenant)->updates > 0) ||
+        (stored != DTYPE_F32 && stored != DTYPE_BF16))
         return;
     for (int64_t i = 0, n = r->arithmetic.dry ? 0 : value_elements(value); i < n; i++) {
         struct num from = num_at(value, i);
@@ -74,16 +85,18 @@ static enum status export_one(struct reference *r, const struct action *action, 
 
 static enum status export_target(struct reference *r, const struct action *action,
                                  const struct adapter_target *target) {
-    const struct slot_pair *pair = reference_pair(r, r->slot, reference_slot(r, action->tenant), target->param);
-    struct slot_pair flat = {0};
+    const struct holding *holding = reference_holding(r, action->tenant);
+    const struct value *a = reference_tensor(r, holding, target->param, PART_LORA_A);
+    const struct value *b = reference_tensor(r, holding, target->param, PART_LORA_B);
+    struct value flat_a = {0}, flat_b = {0};
     enum status status;
-    TRY_DONE(value_flat_a(&r->arithmetic, target, r->job->max_rank, &pair->a, &flat.a));
-    TRY_DONE(export_one(r, action, target->key_a, target->a.dtype, &flat.a));
-    TRY_DONE(value_flat_b(&r->arithmetic, target, r->job->max_rank, &pair->b, &flat.b));
-    TRY_DONE(export_one(r, action, target->key_b, target->b.dtype, &flat.b));
+    TRY_DONE(value_flat_a(&r->arithmetic, target, r->job->max_rank, a, &flat_a));
+    TRY_DONE(export_one(r, action, target->key_a, target->a.dtype, &flat_a));
+    TRY_DONE(value_flat_b(&r->arithmetic, target, r->job->max_rank, b, &flat_b));
+    TRY_DONE(export_one(r, action, target->key_b, target->b.dtype, &flat_b));
 done:
-    value_free(&flat.a);
-    value_free(&flat.b);
+    value_free(&flat_a);
+    value_free(&flat_b);
     return status;
 }
 
@@ -101,16 +114,28 @@ static enum status run_acquire(struct reference *r, int tenant) {
     return r->hooks->acquired(r->hooks->context, r, tenant);
 }
 
+static bool needs_slot(const struct action *action) {
+    if (action->kind == ACTION_EVALUATE)
+        return action->tenant >= 0;
+    return action->kind != ACTION_ACQUIRE && action->kind != ACTION_ENTER && action->kind != ACTION_LEAVE;
+}
+
 static enum status run_action(struct reference *r, const struct action *action) {
-    bool acts = action->kind == ACTION_TRAIN || (action->kind == ACTION_EVALUATE && action->tenant >= 0);
-    if ((acts || action->kind == ACTION_EXPORT) && reference_slot(r, action->tenant) < 0)
+    if (needs_slot(action) && reference_slot(r, action->tenant) < 0)
         return status_fail(STATUS_INTERNAL, "a tenant without a slot in the script, action of step %d", action->step);
     switch (action->kind) {
     case ACTION_ACQUIRE:
         return run_acquire(r, action->tenant);
+    case ACTION_RELEASE:
+        return reference_release(r, action->tenant);
     case ACTION_TRAIN:
-    case ACTION_EVALUATE:
+        return run_train(r, action);
+    case ACTION_ACCUMULATE:
+        return run_accumulate(r, action);
+    case ACTION_STEP:
         return run_step(r, action);
+    case ACTION_EVALUATE:
+        return run_evaluate(r, action);
     case ACTION_EXPORT:
         return run_export(r, action);
     case ACTION_ENTER:
@@ -143,11 +168,11 @@ static struct arithmetic quiet_arithmetic(const struct reference *r) {
 enum status reference_answer_delta(struct reference *r, int tenant, const struct param *param, struct value *out) {
     struct arithmetic m = quiet_arithmetic(r);
     const struct adapter_target *target = reference_target(r, tenant, param);
-    int slot = reference_slot(r, tenant);
-    if (!target || slot < 0)
+    const struct holding *holding = reference_holding(r, tenant);
+    if (!target || !holding)
         return status_fail(STATUS_INTERNAL, "%s: the tenant has no adapter there", param->name);
-    const struct slot_pair *pair = reference_pair(r, r->slot, slot, param);
-    return value_delta(&m, target, r->job->max_rank, &pair->a, &pair->b, out);
+    return value_delta(&m, target, r->job->max_rank, reference_tensor(r, holding, param, PART_LORA_A),
+                       reference_tensor(r, holding, param, PART_LORA_B), out);
 }
 
 enum status reference_answer_merged(struct reference *r, int tenant, const struct param *param, struct value *out) {

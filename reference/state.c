@@ -4,37 +4,57 @@
 
 #include <stdlib.h>
 
-struct slot_pair *reference_pair(const struct reference *r, struct slot_pair *of, int slot, const struct param *param) {
-    return &of[slot * r->inventory->count + inventory_index(r->inventory, param)];
-}
-
 int reference_slot(const struct reference *r, int tenant) {
     for (int slot = 0; tenant >= 0 && slot < r->job->slots; slot++)
-        if (r->holder[slot] == tenant)
+        if (r->holding[slot].tenant == tenant)
             return slot;
     return -1;
+}
+
+struct holding *reference_holding(const struct reference *r, int tenant) {
+    int slot = reference_slot(r, tenant);
+    return slot < 0 ? NULL : &r->holding[slot];
 }
 
 const struct adapter_target *reference_target(const struct reference *r, int tenant, const struct param *param) {
     return tenant < 0 ? NULL : adapter_find(&r->job->tenant[tenant].adapter, param);
 }
 
+bool reference_trains(const struct reference *r, int tenant, const struct param *param, enum part part) {
+    return part == PART_WEIGHT ? job_trains(r->job, param) : reference_target(r, tenant, param) != NULL;
+}
+
 const struct param *reference_owner(const struct reference *r, const struct param *param) {
     return param->alias >= 0 ? &r->inventory->params[param->alias] : param;
 }
 
+struct value *reference_tensor(const struct reference *r, const struct holding *holding, const struct param *param,
+                               enum part part) {
+    int index = inventory_index(r->inventory, param);
+    return part == PART_WEIGHT ? &r->weight[index] : &holding->slot[index].part[part];
+}
+
+/* ---- memory */
+
+static enum status allocate_holding(struct holding *holding, size_t params) {
+    *holding = (struct holding){.tenant = -1};
+    holding->slot = calloc(params + 1, sizeof *holding->slot);
+    holding->gradient = calloc(params + 1, sizeof *holding->gradient);
+    bool complete = holding->slot && holding->gradient;
+    for (int state = 0; state < STATES; state++) {
+        holding->state[state] = calloc(params + 1, sizeof *holding->state[state]);
+        complete = complete && holding->state[state];
+    }
+    return complete ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory in the reference");
+}
+
 static enum status allocate(struct reference *r) {
-    size_t params = (size_t)r->inventory->count, slots = (size_t)r->job->slots;
-    r->weight = calloc(params + 1, sizeof *r->weight);
-    r->running = calloc(params + 1, sizeof *r->running);
-    r->slot = calloc(slots * params + 1, sizeof *r->slot);
-    r->momentum = calloc(slots * params + 1, sizeof *r->momentum);
-    r->holder = calloc(slots + 1, sizeof *r->holder);
-    r->trained = calloc((size_t)r->job->tenants + 1, sizeof *r->trained);
-    if (!r->weight || !r->running || !r->slot || !r->momentum || !r->holder || !r->trained)
+    r->weight = calloc((size_t)r->inventory->count + 1, sizeof *r->weight);
+    r->holding = calloc((size_t)r->job->slots + 1, sizeof *r->holding);
+    if (!r->weight || !r->holding)
         return status_fail(STATUS_MEMORY, "out of memory in the reference");
-    for (size_t slot = 0; slot < slots; slot++)
-        r->holder[slot] = -1;
+    for (int slot = 0; slot < r->job->slots; slot++)
+        TRY(allocate_holding(&r->holding[slot], (size_t)r->inventory->count));
     return STATUS_OK;
 }
 
@@ -48,19 +68,33 @@ static enum status read_weight(struct reference *r, const struct param *param, s
     return status;
 }
 
-static enum status make_pair(struct reference *r, const struct param *param, struct slot_pair *pair) {
-    TRY(value_slot_a(&r->arithmetic, param, r->job->max_rank, &pair->a));
-    return value_slot_b(&r->arithmetic, param, r->job->max_rank, &pair->b);
+/* Zeros: the weight's shape if it trains, A and B if the parameter is a target. */
+static enum status make_parts(struct reference *r, const struct param *param, bool weight, struct parts *out) {
+    const struct arithmetic *m = &r->arithmetic;
+    if (weight && job_trains(r->job, param)) {
+        TRY(value_new(m, &out->part[PART_WEIGHT], param->ndim, param->shape));
+        value_zero(&out->part[PART_WEIGHT]);
+    }
+    if (!job_targets(r->job, param))
+        return STATUS_OK;
+    TRY(value_slot_a(m, param, r->job->max_rank, &out->part[PART_LORA_A]));
+    return value_slot_b(m, param, r->job->max_rank, &out->part[PART_LORA_B]);
 }
 
 static enum status fill(struct reference *r) {
+    const char *const *states = optimizer_states(&r->job->optimizer);
     for (int i = 0; i < r->inventory->count; i++) {
         const struct param *param = &r->inventory->params[i];
         if (param->alias < 0)
             TRY(read_weight(r, param, &r->weight[i]));
-        for (int slot = 0; job_targets(r->job, param) && slot < r->job->slots; slot++) {
-            TRY(make_pair(r, param, reference_pair(r, r->slot, slot, param)));
-            TRY(make_pair(r, param, reference_pair(r, r->momentum, slot, param)));
+        for (int slot = 0; slot < r->job->slots; slot++) {
+            struct holding *holding = &r->holding[slot];
+            TRY(make_parts(r, param, false, &holding->slot[i]));
+            for (int state = 0; state < STATES && states[state]; state++)
+                TRY(make_parts(r, param, true, &holding->state[state][i]));
+            if (job_targets(r->job, param))
+                value_initial_slot(&r->arithmetic, param, slot, &holding->slot[i].part[PART_LORA_A],
+                                   &holding->slot[i].part[PART_LORA_B]);
         }
     }
     return STATUS_OK;
@@ -84,12 +118,22 @@ enum status reference_make(struct reference *out, const struct job *job, const s
     return status;
 }
 
-static void free_pairs(struct slot_pair *pairs, int count) {
-    for (int i = 0; pairs && i < count; i++) {
-        value_free(&pairs[i].a);
-        value_free(&pairs[i].b);
+static void empty_parts(struct parts *parts, int count) {
+    for (int i = 0; parts && i < count; i++)
+        for (int part = 0; part < PARTS; part++)
+            value_free(&parts[i].part[part]);
+}
+
+static void free_holding(struct holding *holding, int params) {
+    empty_parts(holding->slot, params);
+    empty_parts(holding->gradient, params);
+    free(holding->slot);
+    free(holding->gradient);
+    for (int state = 0; state < STATES; state++) {
+        empty_parts(holding->state[state], params);
+        free(holding->state[state]);
     }
-    free(pairs);
+    window_free(&holding->window);
 }
 
 void reference_free(struct reference *r) {
@@ -97,34 +141,67 @@ void reference_free(struct reference *r) {
     for (int i = 0; r->weight && i < params; i++)
         value_free(&r->weight[i]);
     free(r->weight);
-    free_pairs(r->slot, slots * params);
-    free_pairs(r->momentum, slots * params);
-    free_pairs(r->running, params);
-    free(r->holder);
-    free(r->trained);
+    for (int slot = 0; r->holding && slot < slots; slot++)
+        free_holding(&r->holding[slot], params);
+    free(r->holding);
     *r = (struct reference){0};
 }
 
+/* ---- tenants come and go */
+
+void holding_close_window(struct holding *holding, const struct inventory *inventory) {
+    empty_parts(holding->gradient, inventory->count);
+    window_free(&holding->window);
+}
+
+static void forget(const struct reference *r, struct holding *holding) {
+    holding_close_window(holding, r->inventory);
+    holding->updates = 0;
+    for (int state = 0; state < STATES; state++)
+        for (int i = 0; i < r->inventory->count; i++)
+            for (int part = 0; part < PARTS; part++)
+                if (holding->state[state][i].part[part].ndim)
+                    value_zero(&holding->state[state][i].part[part]);
+}
+
 enum status reference_acquire(struct reference *r, int tenant) {
-    int slot = job_slot(r->job, tenant);
-    if (slot < 0 || slot >= r->job->slots || r->holder[slot] >= 0)
-        return status_fail(STATUS_INTERNAL, "tenant %s has no free slot", r->job->tenant[tenant].name);
-    r->holder[slot] = tenant;
-    r->trained[tenant] = false;
+    int slot = 0;
+    while (slot < r->job->slots && r->holding[slot].tenant >= 0)
+        slot++;
+    if (slot >= r->job->slots || reference_slot(r, tenant) >= 0)
+        return status_fail(STATUS_INTERNAL, "tenant %s: no free slot, or it has one", r->job->tenant[tenant].name);
+    struct holding *holding = &r->holding[slot];
+    forget(r, holding);
+    holding->tenant = tenant;
     for (int i = 0; i < r->inventory->count; i++) {
         const struct param *param = &r->inventory->params[i];
         const struct adapter_target *target = reference_target(r, tenant, param);
-        struct slot_pair *pair = reference_pair(r, r->slot, slot, param);
-        struct slot_pair *momentum = reference_pair(r, r->momentum, slot, param);
-        value_zero(&pair->a);
-        value_zero(&pair->b);
-        value_zero(&momentum->a);
-        value_zero(&momentum->b);
+        struct value *a = &holding->slot[i].part[PART_LORA_A], *b = &holding->slot[i].part[PART_LORA_B];
         if (target)
-            value_load_slot(&r->arithmetic, target, r->job->max_rank, &pair->a, &pair->b);
+            value_load_slot(&r->arithmetic, target, r->job->max_rank, r->job->beyond_nan, a, b);
+        else if (job_targets(r->job, param)) {
+            value_zero(a);
+            value_zero(b);
+        }
     }
     return STATUS_OK;
 }
+
+enum status reference_release(struct reference *r, int tenant) {
+    int slot = reference_slot(r, tenant);
+    if (slot < 0)
+        return status_fail(STATUS_INTERNAL, "a tenant without a slot is released");
+    struct holding *holding = &r->holding[slot];
+    forget(r, holding);
+    holding->tenant = -1;
+    for (int i = 0; i < r->inventory->count; i++)
+        if (job_targets(r->job, &r->inventory->params[i]))
+            value_initial_slot(&r->arithmetic, &r->inventory->params[i], slot, &holding->slot[i].part[PART_LORA_A],
+                               &holding->slot[i].part[PART_LORA_B]);
+    return STATUS_OK;
+}
+
+/* ---- emit */
 
 enum status reference_emit(struct reference *r, const struct point *point, struct value *value) {
     if (r->arithmetic.bounds && point_is_partial(point))
@@ -152,35 +229,46 @@ struct point reference_scalar_point(const struct reference *r, enum phase phase,
     return point;
 }
 
-/* A pair under the name of its slot, or as the acting one. */
-static enum status emit_slot(struct reference *r, const struct param *param, struct slot_pair *pair, int slot,
-                             const char *state) {
-    struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, PART_LORA_A);
-    point.slot = slot;
-    point.state = state;
-    TRY(reference_emit(r, &point, &pair->a));
-    point.part = PART_LORA_B;
-    return reference_emit(r, &point, &pair->b);
-}
-
-static enum status emit_slots(struct reference *r, const struct param *param, int acting) {
-    for (int slot = 0; slot < r->job->slots; slot++) {
-        int named = slot == acting ? -1 : slot;
-        TRY(emit_slot(r, param, reference_pair(r, r->slot, slot, param), named, NULL));
-        if (reference_target(r, r->holder[slot], param))
-            TRY(emit_slot(r, param, reference_pair(r, r->momentum, slot, param), named, "momentum_buffer"));
+/* The states of one tensor that the slot's holder trains; under the name of the slot, or as the acting one. */
+static enum status emit_states(struct reference *r, const struct param *param, enum part part, int slot, int acting) {
+    const char *const *states = optimizer_states(&r->job->optimizer);
+    const struct holding *holding = &r->holding[slot];
+    if (holding->tenant < 0 || !reference_trains(r, holding->tenant, param, part))
+        return STATUS_OK;
+    struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, part);
+    point.slot = slot == acting ? -1 : slot;
+    for (int state = 0; state < STATES && states[state]; state++) {
+        point.state = states[state];
+        TRY(reference_emit(r, &point, &holding->state[state][inventory_index(r->inventory, param)].part[part]));
     }
     return STATUS_OK;
+}
+
+static enum status emit_weight(struct reference *r, const struct param *param, int acting) {
+    struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, PART_WEIGHT);
+    TRY(reference_emit(r, &point, reference_tensor(r, NULL, param, PART_WEIGHT)));
+    for (int slot = 0; slot < r->job->slots; slot++)
+        TRY(emit_states(r, param, PART_WEIGHT, slot, acting));
+    return STATUS_OK;
+}
+
+static enum status emit_slot(struct reference *r, const struct param *param, int slot, int acting) {
+    struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, PART_LORA_A);
+    point.slot = slot == acting ? -1 : slot;
+    TRY(reference_emit(r, &point, reference_tensor(r, &r->holding[slot], param, PART_LORA_A)));
+    point.part = PART_LORA_B;
+    TRY(reference_emit(r, &point, reference_tensor(r, &r->holding[slot], param, PART_LORA_B)));
+    TRY(emit_states(r, param, PART_LORA_A, slot, acting));
+    return emit_states(r, param, PART_LORA_B, slot, acting);
 }
 
 enum status reference_emit_state(struct reference *r, int acting) {
     for (int i = 0; i < r->inventory->count; i++) {
         const struct param *param = &r->inventory->params[i];
-        struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, PART_WEIGHT);
         if (param->alias < 0)
-            TRY(reference_emit(r, &point, &r->weight[i]));
-        if (job_targets(r->job, param))
-            TRY(emit_slots(r, param, acting));
+            TRY(emit_weight(r, param, acting));
+        for (int slot = 0; job_targets(r->job, param) && slot < r->job->slots; slot++)
+            TRY(emit_slot(r, param, slot, acting));
     }
     return STATUS_OK;
 }

@@ -1,11 +1,25 @@
-/* What one device holds between steps: weights, slots, optimizer state; and how a value is emitted. */
+/* What one device holds between actions: weights, slots and what their tenants own; and how a value is emitted. */
 #ifndef REFERENCE_STATE_H
 #define REFERENCE_STATE_H
 
-#include "reference/value.h"
+#include "reference/window.h"
 
-struct slot_pair { /* A and B of one slot and parameter, in slot form */
-    struct value a, b;
+#define PARTS (PART_LORA_B + 1)
+#define STATES 2 /* an optimizer's states of one tensor, at most */
+
+struct parts { /* tensors of one parameter, by enum part: weight, A and B in slot form; ndim 0 where there is none */
+    struct value part[PARTS];
+};
+
+/* A slot and all that its tenant owns. */
+struct holding {
+    int tenant;         /* -1: free */
+    int updates;        /* since its acquire */
+    struct parts *slot; /* [parameters] A and B of every parameter that is a target */
+    struct parts
+        *state[STATES];     /* [parameters] of all that the tenant can train; base parameters' states are its own */
+    struct parts *gradient; /* [parameters] of the open window: running sums, then divided, then clipped */
+    struct window window;
 };
 
 struct reference {
@@ -15,30 +29,36 @@ struct reference {
     struct reference_options options;
     const struct reference_hooks *hooks;
     struct arithmetic arithmetic;
-    struct value *weight;       /* [parameters]; empty for an alias */
-    struct slot_pair *slot;     /* [slots][parameters]; empty where no tenant targets the parameter */
-    struct slot_pair *momentum; /* the same */
-    struct slot_pair *running;  /* [parameters] gradient sums of the acting tenant's step; empty outside a step */
-    int *holder;                /* [slots] tenant, or -1 */
-    bool *trained;              /* [tenants] since its acquire */
-    int step;                   /* S */
+    struct value *weight;    /* [parameters]; empty for an alias */
+    struct holding *holding; /* [slots] */
+    int step;                /* S */
 };
 
-/* Reads all weights; slots are exact zeros. */
+/* Reads all weights; slots have their initial values. */
 enum status reference_make(struct reference *out, const struct job *job, const struct reference_options *options,
                            const struct reference_hooks *hooks);
 void reference_free(struct reference *reference); /* accepts {0} */
 
-/* Copies the adapter's values into the tenant's slot. */
+/* The lowest free slot: the adapter's rows, beyond them zeros (or NaN, if the job says so) in its own targets; all else
+ * zero. */
 enum status reference_acquire(struct reference *reference, int tenant);
-/* The slot that a tenant holds, -1 if none. */
+/* The slot back to its initial values; its gradients and states are forgotten. */
+enum status reference_release(struct reference *reference, int tenant);
+/* Number of the slot that a tenant holds, -1 if none; and the slot, NULL if none. */
 int reference_slot(const struct reference *reference, int tenant);
-struct slot_pair *reference_pair(const struct reference *reference, struct slot_pair *of, int slot,
-                                 const struct param *param);
+struct holding *reference_holding(const struct reference *reference, int tenant);
+/* Gradients and sums of the open window are gone. */
+void holding_close_window(struct holding *holding, const struct inventory *inventory);
+
 /* The tenant's target on a parameter; NULL if it has none there, or for tenant -1. */
 const struct adapter_target *reference_target(const struct reference *reference, int tenant, const struct param *param);
+/* Whether a step of the tenant trains this part: a base parameter that the job trains, A and B of its own targets. */
+bool reference_trains(const struct reference *reference, int tenant, const struct param *param, enum part part);
 /* The parameter whose memory this is: itself, or what it is an alias of. */
 const struct param *reference_owner(const struct reference *reference, const struct param *param);
+/* Where a trained tensor stands: the weight, or the slot's A or B. */
+struct value *reference_tensor(const struct reference *reference, const struct holding *holding,
+                               const struct param *param, enum part part);
 
 /* The one place where values leave: fills mag at partial points, then calls the hook. */
 enum status reference_emit(struct reference *reference, const struct point *point, struct value *value);

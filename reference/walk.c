@@ -13,6 +13,7 @@ enum status walk_make(struct walk *out, struct reference *r, const struct micro_
         .quiet = quiet,
         .micro = micro,
         .tenant = tenant,
+        .holding = reference_holding(r, tenant),
         .root = calloc(ACT_COUNT, sizeof *out->root),
         .layer = calloc(layers * ACT_COUNT + 1, sizeof *out->layer),
         .gradient = calloc(ACT_COUNT, sizeof *out->gradient),
@@ -44,12 +45,10 @@ void walk_free(struct walk *walk) {
     for (int unit = 0; walk->gathered && unit <= layers; unit++)
         walk_release(walk, unit);
     free(walk->gathered);
-    for (int i = 0; walk->parameter && i < params; i++) {
-        value_free(&walk->parameter[i].a);
-        value_free(&walk->parameter[i].b);
-    }
+    for (int i = 0; walk->parameter && i < params; i++)
+        for (int part = 0; part < PARTS; part++)
+            value_free(&walk->parameter[i].part[part]);
     free(walk->parameter);
-    value_free(&walk->whole);
     *walk = (struct walk){0};
 }
 
@@ -99,13 +98,11 @@ static enum status gather_parameter(struct walk *walk, const struct param *param
     struct reference *r = walk->reference;
     struct gathered *to = gathered_of(walk, param);
     if (param->alias < 0)
-        TRY(gather_copy(walk, phase, param, PART_WEIGHT, &r->weight[inventory_index(r->inventory, param)],
-                        &to->weight));
+        TRY(gather_copy(walk, phase, param, PART_WEIGHT, reference_tensor(r, NULL, param, PART_WEIGHT), &to->weight));
     if (!walk_target(walk, param))
         return STATUS_OK;
-    const struct slot_pair *pair = reference_pair(r, r->slot, reference_slot(r, walk->tenant), param);
-    TRY(gather_copy(walk, phase, param, PART_LORA_A, &pair->a, &to->a));
-    return gather_copy(walk, phase, param, PART_LORA_B, &pair->b, &to->b);
+    TRY(gather_copy(walk, phase, param, PART_LORA_A, reference_tensor(r, walk->holding, param, PART_LORA_A), &to->a));
+    return gather_copy(walk, phase, param, PART_LORA_B, reference_tensor(r, walk->holding, param, PART_LORA_B), &to->b);
 }
 
 /* W + D of one adapted parameter; backward makes D again but stores only the sum. */

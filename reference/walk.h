@@ -15,14 +15,14 @@ struct walk {
     struct arithmetic arithmetic;
     bool quiet; /* an answer: nothing is emitted */
     const struct micro_batch *micro;
-    int tenant;                  /* -1: none */
-    struct value *root;          /* [ACT_COUNT] activations outside the layers */
-    struct value *layer;         /* [layers][ACT_COUNT] */
-    struct value *gradient;      /* [ACT_COUNT] of the layer that backward is in */
-    struct routing *routing;     /* [layers] */
-    struct gathered *gathered;   /* [parameters] */
-    struct slot_pair *parameter; /* [parameters] partial gradients of A and B until they are reduced */
-    struct value whole;          /* G, gradient of one effective weight */
+    int tenant;                /* -1: none */
+    struct holding *holding;   /* the tenant's slot; NULL: none */
+    struct value *root;        /* [ACT_COUNT] activations outside the layers */
+    struct value *layer;       /* [layers][ACT_COUNT] */
+    struct value *gradient;    /* [ACT_COUNT] of the layer that backward is in */
+    struct routing *routing;   /* [layers] */
+    struct gathered *gathered; /* [parameters] */
+    struct parts *parameter;   /* [parameters] partial gradients until they are reduced */
 };
 
 enum status walk_make(struct walk *out, struct reference *reference, const struct micro_batch *micro, int tenant,
@@ -31,7 +31,7 @@ void walk_free(struct walk *walk); /* accepts {0} */
 
 /* Up to LOSS_SUM, which stands in root[ACT_NONE] afterwards. */
 enum status walk_forward(struct walk *walk);
-/* Right after forward; adds to reference->running. */
+/* Right after forward; adds to the gradients of the tenant's window. */
 enum status walk_backward(struct walk *walk);
 
 struct value *walk_layer(const struct walk *walk, int layer); /* its [ACT_COUNT] */

@@ -1,5 +1,5 @@
 /* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h
- * has them; an adapted weight's gradient stands at the place of its linear map. */
+ * has them; a weight's own gradient stands at the place of its linear map, a norm's behind its input's. */
 #include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
@@ -18,7 +18,8 @@ static enum status close_unit(struct pass *pass, int unit) {
 
 /* ---- building blocks */
 
-static enum status adapters(struct pass *pass, int layer, enum param_kind kind, enum activation out, const void *x) {
+static enum status weight_gradients(struct pass *pass, int layer, enum param_kind kind, enum activation out,
+                                    const void *x) {
     const struct blocks rows = pass_rows(pass);
     return linear_gradient(pass->subject, pass_param(pass, kind, layer), pass->micro, &rows,
                            gradient_of(pass, layer, out), x);
@@ -29,6 +30,19 @@ static void through(struct pass *pass, int layer, enum param_kind kind, enum act
                     bool accumulate) {
     const struct blocks rows = pass_rows(pass);
     linear_backward(pass->subject, pass_param(pass, kind, layer), &rows, gradient_of(pass, layer, out), dx, accumulate);
+}
+
+/* If the bias trains: its gradient, the sum of dy over all rows. */
+static enum status bias_gradient(struct pass *pass, int layer, enum param_kind kind, enum activation out) {
+    struct subject *subject = pass->subject;
+    const struct param *bias = pass_param(pass, kind, layer);
+    if (!bias || !store_trains(subject, bias))
+        return STATUS_OK;
+    struct tensor *partial = &store_weight(subject, bias)->trained.partial;
+    TRY(device_make(subject->ops, partial, subject->dtype, 1, bias->shape));
+    subject->ops->sum_rows(subject->dtype, pass->extent[EXTENT_N], bias->shape[0], gradient_of(pass, layer, out),
+                           partial->data);
+    return record_param(subject, PHASE_BACKWARD, pass->micro, bias, PART_WEIGHT, partial);
 }
 
 struct norm { /* one RMS norm and the gradient that comes to it */
@@ -43,6 +57,19 @@ static void norm_backward(struct pass *pass, int layer, const struct norm *norm,
     subject->ops->rms_norm_backward(subject->dtype, norm->rows, norm->n, gradient_of(pass, layer, norm->out), x,
                                     pass_weight(pass, norm->weight, layer), value_of(pass, layer, norm->scale),
                                     residual, dx);
+}
+
+/* If the norm's weight trains: its gradient. */
+static enum status norm_gradient(struct pass *pass, int layer, const struct norm *norm, const void *x) {
+    struct subject *subject = pass->subject;
+    const struct param *param = pass_param(pass, norm->weight, layer);
+    if (!store_trains(subject, param))
+        return STATUS_OK;
+    struct tensor *partial = &store_weight(subject, param)->trained.partial;
+    TRY(device_make(subject->ops, partial, subject->dtype, 1, param->shape));
+    subject->ops->rms_norm_gradient(subject->dtype, norm->rows, norm->n, gradient_of(pass, layer, norm->out), x,
+                                    value_of(pass, layer, norm->scale), partial->data);
+    return record_param(subject, PHASE_BACKWARD, pass->micro, param, PART_WEIGHT, partial);
 }
 
 /* ---- sparse layers */
@@ -71,18 +98,20 @@ static enum status experts_backward(struct pass *pass, int layer) {
     const struct param *up_param = pass_param(pass, PARAM_GATE_UP, layer);
     const struct param *down_param = pass_param(pass, PARAM_DOWN, layer);
     const int64_t width = pass->extent[EXTENT_I];
-    const size_t half = (size_t)width * dtype_bytes(subject->dtype);
+    const struct halves at = pass_halves(pass);
     const void *down = gradient_of(pass, layer, ACT_EXPERT_DOWN);
-    char *gate_up = value_of(pass, layer, ACT_EXPERT_GATE_UP);
-    void *hidden, *d_gate_up, *input;
+    const char *gate_up = value_of(pass, layer, ACT_EXPERT_GATE_UP);
+    char *d_gate_up;
+    void *hidden, *made, *input;
     TRY(gradient_make(pass, layer, ACT_EXPERT_HIDDEN, &hidden));
     linear_backward(subject, down_param, &blocks, down, hidden, false);
     TRY(gradient_record(pass, layer, ACT_EXPERT_HIDDEN));
     TRY(linear_gradient(subject, down_param, pass->micro, &blocks, down, value_of(pass, layer, ACT_EXPERT_HIDDEN)));
-    TRY(gradient_make(pass, layer, ACT_EXPERT_GATE_UP, &d_gate_up));
-    subject->ops->swiglu_backward(subject->dtype, pass_tape(pass, layer)->route.arrived, width, gate_up, 2 * width,
-                                  gate_up + half, 2 * width, hidden, d_gate_up, 2 * width, (char *)d_gate_up + half,
-                                  2 * width);
+    TRY(gradient_make(pass, layer, ACT_EXPERT_GATE_UP, &made));
+    d_gate_up = made;
+    subject->ops->swiglu_backward(subject->dtype, pass_tape(pass, layer)->route.arrived, width, gate_up + at.gate,
+                                  2 * width, gate_up + at.up, 2 * width, hidden, d_gate_up + at.gate, 2 * width,
+                                  d_gate_up + at.up, 2 * width);
     TRY(gradient_record(pass, layer, ACT_EXPERT_GATE_UP));
     TRY(gradient_make(pass, layer, ACT_EXPERT_INPUT, &input));
     linear_backward(subject, up_param, &blocks, d_gate_up, input, false);
@@ -93,7 +122,7 @@ static enum status experts_backward(struct pass *pass, int layer) {
 static enum status dispatch_backward(struct pass *pass, int layer) {
     void *dispatch;
     TRY(gradient_make(pass, layer, ACT_EXPERT_DISPATCH, &dispatch));
-    TRY(route_to_sources(&pass_tape(pass, layer)->route, pass->subject, pass_experts_name(pass, layer),
+    TRY(route_to_sources(&pass_tape(pass, layer)->route, pass->subject, pass_experts_name(pass, layer), PHASE_BACKWARD,
                          gradient_of(pass, layer, ACT_EXPERT_INPUT), pass->extent[EXTENT_H], dispatch));
     return gradient_record(pass, layer, ACT_EXPERT_DISPATCH);
 }
@@ -112,7 +141,7 @@ static enum status router_backward(struct pass *pass, int layer) {
     TRY(gradient_make(pass, layer, ACT_ROUTER_LOGITS, &logits));
     subject->ops->softmax_backward(subject->dtype, rows, experts, scores, d_scores, logits);
     TRY(gradient_record(pass, layer, ACT_ROUTER_LOGITS));
-    TRY(adapters(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, value_of(pass, layer, ACT_POST_NORM)));
+    TRY(weight_gradients(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, value_of(pass, layer, ACT_POST_NORM)));
     TRY(gradient_make(pass, layer, ACT_ROUTER_INPUT, &input));
     through(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, input, false);
     return gradient_record(pass, layer, ACT_ROUTER_INPUT);
@@ -155,8 +184,8 @@ static enum status dense_backward(struct pass *pass, int layer) {
                                   width, value_of(pass, layer, ACT_MLP_UP), width, hidden, gate, width, up, width);
     TRY(gradient_record(pass, layer, ACT_MLP_GATE));
     TRY(gradient_record(pass, layer, ACT_MLP_UP));
-    TRY(adapters(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, h));
-    TRY(adapters(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, h));
+    TRY(weight_gradients(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, h));
+    TRY(weight_gradients(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, h));
     TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
     through(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, post, false);
     through(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, post, true);
@@ -207,9 +236,12 @@ static enum status head_norm_backward(struct pass *pass, int layer, const struct
 static enum status projections_backward(struct pass *pass, int layer) {
     const void *h = value_of(pass, layer, ACT_INPUT_NORM);
     void *input;
-    TRY(adapters(pass, layer, PARAM_Q, ACT_Q, h));
-    TRY(adapters(pass, layer, PARAM_K, ACT_K, h));
-    TRY(adapters(pass, layer, PARAM_V, ACT_V, h));
+    TRY(weight_gradients(pass, layer, PARAM_Q, ACT_Q, h));
+    TRY(bias_gradient(pass, layer, PARAM_Q_BIAS, ACT_Q));
+    TRY(weight_gradients(pass, layer, PARAM_K, ACT_K, h));
+    TRY(bias_gradient(pass, layer, PARAM_K_BIAS, ACT_K));
+    TRY(weight_gradients(pass, layer, PARAM_V, ACT_V, h));
+    TRY(bias_gradient(pass, layer, PARAM_V_BIAS, ACT_V));
     TRY(gradient_make(pass, layer, ACT_INPUT_NORM, &input));
     through(pass, layer, PARAM_Q, ACT_Q, input, false);
     through(pass, layer, PARAM_K, ACT_K, input, true);
@@ -227,12 +259,15 @@ static enum status attention_backward(struct pass *pass, int layer) {
     TRY(gradient_make(pass, layer, ACT_CONTEXT, &context));
     through(pass, layer, PARAM_O, ACT_RESIDUAL, context, false);
     TRY(gradient_record(pass, layer, ACT_CONTEXT));
-    TRY(adapters(pass, layer, PARAM_O, ACT_RESIDUAL, value_of(pass, layer, ACT_CONTEXT)));
+    TRY(weight_gradients(pass, layer, PARAM_O, ACT_RESIDUAL, value_of(pass, layer, ACT_CONTEXT)));
+    TRY(bias_gradient(pass, layer, PARAM_O_BIAS, ACT_RESIDUAL));
     TRY(attend_backward(pass, layer));
     TRY(rotate_backward(pass, layer, extent[EXTENT_HEADS], ACT_Q_ROTARY, ACT_Q_NORM));
     TRY(rotate_backward(pass, layer, extent[EXTENT_KV_HEADS], ACT_K_ROTARY, ACT_K_NORM));
     TRY(head_norm_backward(pass, layer, &q, ACT_Q));
     TRY(head_norm_backward(pass, layer, &k, ACT_K));
+    TRY(norm_gradient(pass, layer, &q, value_of(pass, layer, ACT_Q)));
+    TRY(norm_gradient(pass, layer, &k, value_of(pass, layer, ACT_K)));
     return projections_backward(pass, layer);
 }
 
@@ -263,10 +298,12 @@ static enum status layer_backward(struct pass *pass, int layer) {
     norm_backward(pass, layer, &post, value_of(pass, layer, ACT_RESIDUAL), gradient_of(pass, layer, ACT_LAYER),
                   residual);
     TRY(gradient_record(pass, layer, ACT_RESIDUAL));
+    TRY(norm_gradient(pass, layer, &post, value_of(pass, layer, ACT_RESIDUAL)));
     TRY(attention_backward(pass, layer));
     TRY(gradient_make(pass, input.layer, input.activation, &x));
     norm_backward(pass, layer, &first, value_of(pass, input.layer, input.activation), residual, x);
     TRY(gradient_record(pass, input.layer, input.activation));
+    TRY(norm_gradient(pass, layer, &first, value_of(pass, input.layer, input.activation)));
     TRY(close_unit(pass, layer + 1));
     pass_free_layer(pass, layer);
     return STATUS_OK;
@@ -280,16 +317,31 @@ static enum status head_backward(struct pass *pass) {
     void *logits, *norm, *x;
     TRY(gradient_make(pass, OUTSIDE, ACT_HEAD, &logits));
     subject->ops->cross_entropy_backward(subject->dtype, extent[EXTENT_B], extent[EXTENT_T], extent[EXTENT_V],
-                                         value_of(pass, OUTSIDE, ACT_HEAD), value_of(pass, OUTSIDE, ACT_LABELS),
+                                         value_of(pass, OUTSIDE, ACT_HEAD), pass_labels(pass),
                                          value_of(pass, OUTSIDE, ACT_LOGSUMEXP), logits);
     TRY(gradient_record(pass, OUTSIDE, ACT_HEAD));
     TRY(gradient_make(pass, OUTSIDE, ACT_NORM, &norm));
     through(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, norm, false);
     TRY(gradient_record(pass, OUTSIDE, ACT_NORM));
-    TRY(adapters(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, value_of(pass, OUTSIDE, ACT_NORM)));
+    TRY(weight_gradients(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, value_of(pass, OUTSIDE, ACT_NORM)));
     TRY(gradient_make(pass, input.layer, input.activation, &x));
     norm_backward(pass, OUTSIDE, &last, value_of(pass, input.layer, input.activation), NULL, x);
-    return gradient_record(pass, input.layer, input.activation);
+    TRY(gradient_record(pass, input.layer, input.activation));
+    return norm_gradient(pass, OUTSIDE, &last, value_of(pass, input.layer, input.activation));
+}
+
+/* If the embedding trains: its rows' gradients on top of what a tied head has left there. */
+static enum status embed_backward(struct pass *pass) {
+    struct subject *subject = pass->subject;
+    const struct param *param = pass_param(pass, PARAM_EMBED, OUTSIDE);
+    if (!store_trains(subject, param))
+        return STATUS_OK;
+    struct tensor *partial = &store_weight(subject, param)->trained.partial;
+    if (!partial->data)
+        TRY(device_zeros(subject->ops, partial, subject->dtype, param->ndim, param->shape));
+    subject->ops->add_rows(subject->dtype, pass->extent[EXTENT_N], pass->extent[EXTENT_H], partial->data,
+                           gradient_of(pass, OUTSIDE, ACT_EMBED), value_of(pass, OUTSIDE, ACT_INPUT_IDS));
+    return record_param(subject, PHASE_BACKWARD, pass->micro, param, PART_WEIGHT, partial);
 }
 
 enum status pass_backward(struct pass *pass) {
@@ -297,5 +349,6 @@ enum status pass_backward(struct pass *pass) {
     TRY(head_backward(pass));
     for (int layer = (int)pass->subject->config->layers - 1; layer >= 0; layer--)
         TRY(layer_backward(pass, layer));
+    TRY(embed_backward(pass));
     return close_unit(pass, 0);
 }

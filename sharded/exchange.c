@@ -146,17 +146,19 @@ struct parcel { /* buffers and element counts of one exchange of rows of n eleme
     int64_t *sends, *receives;
 };
 
-static enum status parcel_make(struct parcel *out, const struct subject *subject, int size, const int64_t *sends,
-                               const int64_t *receives, int64_t n) {
-    int64_t sent = 0, received = 0;
-    TRY(numbers(&out->sends, size));
-    TRY(numbers(&out->receives, size));
-    for (int member = 0; member < size; member++) {
-        sent += out->sends[member] = sends[member] * n;
-        received += out->receives[member] = receives[member] * n;
+/* Both buffers hold the route's rows of either way. */
+static enum status parcel_make(struct parcel *out, const struct subject *subject, const struct route *route,
+                               const int64_t *sends, const int64_t *receives, int64_t n) {
+    int64_t most = route->sent > route->arrived ? route->sent : route->arrived;
+    size_t bytes = (size_t)(most * n) * dtype_bytes(subject->dtype);
+    TRY(numbers(&out->sends, route->size));
+    TRY(numbers(&out->receives, route->size));
+    for (int member = 0; member < route->size; member++) {
+        out->sends[member] = sends[member] * n;
+        out->receives[member] = receives[member] * n;
     }
-    TRY(device_block(subject->ops, &out->send, (size_t)sent * dtype_bytes(subject->dtype)));
-    return device_block(subject->ops, &out->receive, (size_t)received * dtype_bytes(subject->dtype));
+    TRY(device_block(subject->ops, &out->send, bytes));
+    return device_block(subject->ops, &out->receive, bytes);
 }
 
 static void parcel_free(const struct ops *ops, struct parcel *parcel) {
@@ -172,7 +174,7 @@ enum status route_to_experts(const struct route *route, struct subject *subject,
     const struct ops *ops = subject->ops;
     enum status status = STATUS_OK;
     struct parcel parcel = {0};
-    TRY_DONE(parcel_make(&parcel, subject, route->size, route->sends, route->receives, n));
+    TRY_DONE(parcel_make(&parcel, subject, route, route->sends, route->receives, n));
     ops->gather_rows(subject->dtype, route->sent, n, parcel.send, table, from);
     TRY_DONE(comm_all_to_all(subject->comm, route->group, &call, parcel.send, parcel.sends, parcel.receive,
                              parcel.receives));
@@ -182,13 +184,15 @@ done:
     return status;
 }
 
-enum status route_to_sources(const struct route *route, struct subject *subject, const char *what, const void *rows,
-                             int64_t n, void *out) {
+enum status route_to_sources(const struct route *route, struct subject *subject, const char *what, enum phase phase,
+                             const void *rows, int64_t n, void *out) {
     const struct comm_call call = {COMM_SITE, what, subject->dtype};
     const struct ops *ops = subject->ops;
     enum status status = STATUS_OK;
     struct parcel parcel = {0};
-    TRY_DONE(parcel_make(&parcel, subject, route->size, route->receives, route->sends, n));
+    const bool kept = phase == PHASE_BACKWARD && subject->rules->backward_counts_kept;
+    TRY_DONE(parcel_make(&parcel, subject, route, kept ? route->sends : route->receives,
+                         kept ? route->receives : route->sends, n));
     ops->scatter_rows(subject->dtype, route->arrived, n, parcel.send, rows, route->regroup);
     TRY_DONE(comm_all_to_all(subject->comm, route->group, &call, parcel.send, parcel.sends, parcel.receive,
                              parcel.receives));

@@ -7,6 +7,7 @@
 #ifndef SHARDED_EXCHANGE_H
 #define SHARDED_EXCHANGE_H
 
+#include "core/points.h"
 #include "sharded/comm.h"
 
 struct subject;
@@ -34,8 +35,9 @@ void route_free(const struct ops *ops, struct route *route); /* accepts {0} */
  * [arrived, n] by (expert, global token). */
 enum status route_to_experts(const struct route *route, struct subject *subject, const char *what, const void *table,
                              const int64_t *from, int64_t n, void *out);
-/* Collective. `rows` [arrived, n] by (expert, global token) go back to their sources: `out` [tokens*choices, n]. */
-enum status route_to_sources(const struct route *route, struct subject *subject, const char *what, const void *rows,
-                             int64_t n, void *out);
+/* Collective. `rows` [arrived, n] by (expert, global token) go back to their sources: `out` [tokens*choices, n].
+ * `phase` is forward or backward. */
+enum status route_to_sources(const struct route *route, struct subject *subject, const char *what, enum phase phase,
+                             const void *rows, int64_t n, void *out);
 
 #endif

@@ -99,7 +99,7 @@ done:
 
 static enum dtype file_dtype(const struct export *export, const struct tensor *stored) {
     const struct subject *subject = export->subject;
-    bool trained = subject->slots.slot[export->slot].trained;
+    bool trained = subject->slots.slot[export->slot].steps > 0;
     return trained && subject->dtype == DTYPE_F64 ? DTYPE_F64 : stored->dtype;
 }
 

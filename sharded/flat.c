@@ -2,6 +2,7 @@
 
 #include "sharded/state.h"
 
+#include <math.h>
 #include <string.h>
 
 enum status flat_line(struct line *out, const struct subject *subject, const struct param *param,
@@ -69,7 +70,8 @@ enum status flat_import(const struct subject *subject, const struct param *param
     }
     shard_cut(&cut, element, whole.data, piece.data);
     TRY_DONE(tensor_make(out, subject->dtype, used->ndim, used->shape));
-    memset(out->data, 0, tensor_bytes(out));
+    for (int64_t i = 0; i < tensor_elements(out); i++) /* NAN is not the pattern that memory is born with */
+        tensor_set(out, i, subject->job->beyond_nan ? NAN : 0);
     flat_move(&line, part, &axes, subject->job->max_rank, element, piece.data, out->data, FLAT_TO_SLOT);
 done:
     shard_free(&cut);

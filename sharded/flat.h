@@ -28,7 +28,7 @@ void flat_move(const struct line *line, enum part part, const struct flat_axes *
                void *flat, void *slot, enum flat_direction direction);
 
 /* This rank's block of a slot (`used` is its place in the whole slot), in the job's dtype: the adapter's rows, then
- * zeros. */
+ * zeros, or NaN if the job says so. */
 enum status flat_import(const struct subject *subject, const struct param *param, const struct adapter_target *adapter,
                         enum part part, const struct shard *used, struct tensor *out);
 

@@ -141,14 +141,17 @@ static enum status experts_forward(struct pass *pass, int layer) {
     const struct route *route = &pass_tape(pass, layer)->route;
     const struct blocks blocks = pass_experts(pass, layer);
     const int64_t width = pass->extent[EXTENT_I];
-    void *gate_up, *hidden, *down;
-    TRY(value_make(pass, layer, ACT_EXPERT_GATE_UP, &gate_up));
+    const struct halves at = pass_halves(pass);
+    char *gate_up;
+    void *made, *hidden, *down;
+    TRY(value_make(pass, layer, ACT_EXPERT_GATE_UP, &made));
+    gate_up = made;
     linear_forward(subject, pass_param(pass, PARAM_GATE_UP, layer), &blocks, value_of(pass, layer, ACT_EXPERT_INPUT),
                    gate_up);
     TRY(value_record(pass, layer, ACT_EXPERT_GATE_UP));
     TRY(value_make(pass, layer, ACT_EXPERT_HIDDEN, &hidden));
-    subject->ops->swiglu(subject->dtype, route->arrived, width, gate_up, 2 * width,
-                         (char *)gate_up + (size_t)width * dtype_bytes(subject->dtype), 2 * width, hidden);
+    subject->ops->swiglu(subject->dtype, route->arrived, width, gate_up + at.gate, 2 * width, gate_up + at.up,
+                         2 * width, hidden);
     TRY(value_record(pass, layer, ACT_EXPERT_HIDDEN));
     TRY(value_make(pass, layer, ACT_EXPERT_DOWN, &down));
     linear_forward(subject, pass_param(pass, PARAM_DOWN, layer), &blocks, hidden, down);
@@ -158,14 +161,16 @@ static enum status experts_forward(struct pass *pass, int layer) {
 static enum status combine(struct pass *pass, int layer) {
     struct subject *subject = pass->subject;
     const int64_t *extent = pass->extent;
+    const bool weighted = !subject->rules->combine_unweighted;
     void *output, *mlp;
     TRY(value_make(pass, layer, ACT_EXPERT_OUTPUT, &output));
-    TRY(route_to_sources(&pass_tape(pass, layer)->route, subject, pass_experts_name(pass, layer),
+    TRY(route_to_sources(&pass_tape(pass, layer)->route, subject, pass_experts_name(pass, layer), PHASE_FORWARD,
                          value_of(pass, layer, ACT_EXPERT_DOWN), extent[EXTENT_H], output));
     TRY(value_record(pass, layer, ACT_EXPERT_OUTPUT));
     TRY(value_make(pass, layer, ACT_MLP, &mlp));
     subject->ops->combine(subject->dtype, extent[EXTENT_N], extent[EXTENT_K], extent[EXTENT_H],
-                          value_of(pass, layer, ACT_TOPK_INDEX), value_of(pass, layer, ACT_TOPK_WEIGHT), output, mlp);
+                          value_of(pass, layer, ACT_TOPK_INDEX),
+                          weighted ? value_of(pass, layer, ACT_TOPK_WEIGHT) : NULL, output, mlp);
     return value_record(pass, layer, ACT_MLP);
 }
 
@@ -239,7 +244,7 @@ static enum status losses(struct pass *pass) {
     TRY(value_make(pass, OUTSIDE, ACT_LOGSUMEXP, &lse));
     TRY(value_make(pass, OUTSIDE, ACT_TOKEN_LOSS, &loss));
     subject->ops->cross_entropy(subject->dtype, extent[EXTENT_B], extent[EXTENT_T], extent[EXTENT_V],
-                                value_of(pass, OUTSIDE, ACT_HEAD), value_of(pass, OUTSIDE, ACT_LABELS), lse, loss);
+                                value_of(pass, OUTSIDE, ACT_HEAD), pass_labels(pass), lse, loss);
     TRY(value_record(pass, OUTSIDE, ACT_LOGSUMEXP));
     TRY(value_record(pass, OUTSIDE, ACT_TOKEN_LOSS));
     struct tensor sum = {0};

@@ -87,6 +87,13 @@ static enum status bucket_gather(struct subject *subject, const char *what, stru
     return STATUS_OK;
 }
 
+/* Sums stay sums: the divisor is 1. */
+static void share(const struct subject *subject, const struct peers *group, int64_t count, void *reduced) {
+    int64_t divisor = subject->sum_divisor * (subject->rules->reduce_means ? group->size : 1);
+    if (divisor != 1)
+        subject->ops->divide(subject->dtype, count, reduced, dtype_round(subject->dtype, (double)divisor));
+}
+
 /* A group of one has its sum already. */
 static enum status bucket_reduce(struct subject *subject, const char *what, struct bucket *bucket) {
     const struct comm_call call = {COMM_SITE, what, subject->dtype};
@@ -104,11 +111,13 @@ static enum status bucket_reduce(struct subject *subject, const char *what, stru
     reduced = group->size > 1 ? bucket->receive : bucket->send;
     if (group->size > 1)
         TRY(comm_reduce_scatter(subject->comm, group->group, &call, bucket->send, reduced, bucket->count));
+    share(subject, group, bucket->count, reduced);
     offset = 0;
     FOR_BUCKET(i, bucket) {
         const struct transfer *item = &bucket->items[i];
-        subject->ops->add(subject->dtype, own_elements(item->peers), item->shard, item->shard,
-                          bucket_at(subject, bucket, reduced, 0, offset));
+        for (int times = 0; times < subject->rules->reduce_times; times++)
+            subject->ops->add(subject->dtype, own_elements(item->peers), item->shard, item->shard,
+                              bucket_at(subject, bucket, reduced, 0, offset));
         offset += item->peers->block;
     }
     return STATUS_OK;
@@ -180,7 +189,9 @@ static enum status unit_list(struct subject *subject, int unit, struct transfers
             TRY(transfers_add(subject, list, &weight->place, &weight->shard, &weight->used));
         for (int which = 0; slots_adapter(subject, param) && which < FACTORS; which++) {
             struct factor *factor = &weight->target->factor[which];
-            TRY(transfers_add(subject, list, &factor->place, &factor->slot[subject->slots.acting], &factor->used));
+            int shift = which == FACTOR_B ? subject->rules->b_slot_shift : 0;
+            int slot = (subject->slots.acting + shift) % subject->job->slots;
+            TRY(transfers_add(subject, list, &factor->place, &factor->slot[slot], &factor->used));
         }
     }
     return STATUS_OK;
@@ -229,16 +240,19 @@ enum status fsdp_unit_reduce(struct subject *subject, int unit, int micro) {
     enum status status = STATUS_OK;
     struct transfers list;
     char name[UNIT_NAME_MAX];
-    struct factor_walk walk = slots_walk(subject, unit);
-    struct factor *factor;
+    int slot = subject->slots.acting;
+    struct training_walk walk = training_of(subject, slot, unit);
+    struct training training;
     TRY(transfers_make(subject, &list));
-    while ((factor = slots_next(&walk)))
-        list.item[list.count++] = (struct transfer){&factor->place.reduce, factor->sum.data, factor->partial.data};
+    while (training_next(&walk, &training))
+        list.item[list.count++] = (struct transfer){&training.place->reduce, training.trained->progress[slot].sum.data,
+                                                    training.trained->partial.data};
     TRY_DONE(fsdp_reduce(subject, unit_name(name, unit), list.item, list.count));
-    walk = slots_walk(subject, unit);
-    while ((factor = slots_next(&walk))) {
-        device_free(subject->ops, &factor->partial);
-        TRY_DONE(record_param(subject, PHASE_GRAD, micro, walk.param, walk.lora, &factor->sum));
+    walk = training_of(subject, slot, unit);
+    while (training_next(&walk, &training)) {
+        device_free(subject->ops, &training.trained->partial);
+        TRY_DONE(record_param(subject, PHASE_GRAD, micro, training.param, training.part,
+                              &training.trained->progress[slot].sum));
     }
 done:
     free(list.item);

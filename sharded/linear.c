@@ -3,6 +3,8 @@
 #include "sharded/record.h"
 #include "sharded/state.h"
 
+#include <math.h>
+
 struct map { /* one adapted linear map, gathered */
     int64_t experts, in, out;
     int64_t rank, max_rank; /* r, R */
@@ -18,6 +20,19 @@ static int64_t param_out(const struct param *param) {
     return param->shape[param->ndim - 2];
 }
 
+static double scale_of(const struct subject *subject, const struct adapter_target *adapter) {
+    switch (subject->rules->delta_scale) {
+    case DELTA_SCALE:
+        return adapter->scale;
+    case DELTA_SCALE_BY_MAX_RANK:
+        return adapter->alpha / (double)subject->job->max_rank;
+    case DELTA_SCALE_NONE:
+        return 1;
+    }
+    return NAN;
+}
+
+/* `adapter` may be NULL: a map that trains and is not adapted. */
 static struct map map_of(const struct subject *subject, const struct param *param,
                          const struct adapter_target *adapter) {
     const struct shard *used = &store_base(subject, param)->place.used;
@@ -25,9 +40,9 @@ static struct map map_of(const struct subject *subject, const struct param *para
         .experts = param->expert ? used->shape[0] : 1,
         .in = param_in(param),
         .out = param_out(param),
-        .rank = adapter->lora_rank,
+        .rank = adapter ? adapter->lora_rank : 0,
         .max_rank = subject->job->max_rank,
-        .scale = dtype_round(subject->dtype, adapter->scale),
+        .scale = adapter ? dtype_round(subject->dtype, scale_of(subject, adapter)) : 0,
         .element = dtype_bytes(subject->dtype),
     };
 }
@@ -39,12 +54,27 @@ static void *expert_of(const struct map *map, void *pack, int64_t e, int64_t row
 
 /* ---- W + D */
 
+/* The product's transpose: C^T = B^T A^T. */
+static struct matmul turned(const struct matmul *p) {
+    return (struct matmul){.m = p->n,
+                           .n = p->m,
+                           .k = p->k,
+                           .a = p->b,
+                           .a_row = p->b_col,
+                           .a_col = p->b_row,
+                           .b = p->a,
+                           .b_row = p->a_col,
+                           .b_col = p->a_row,
+                           .c = p->c,
+                           .c_row = p->m};
+}
+
 static void delta(const struct subject *subject, const struct map *map, void *a, void *b, struct tensor *out) {
     for (int64_t e = 0; e < map->experts; e++) {
-        const struct matmul product = {
+        struct matmul product = {
             .m = map->out,
             .n = map->in,
-            .k = map->rank,
+            .k = subject->rules->delta_all_rows ? map->max_rank : map->rank,
             .a = expert_of(map, b, e, map->out, map->max_rank),
             .a_row = map->max_rank,
             .a_col = 1,
@@ -54,6 +84,8 @@ static void delta(const struct subject *subject, const struct map *map, void *a,
             .c = expert_of(map, out->data, e, map->out, map->in),
             .c_row = map->in,
         };
+        if (subject->rules->delta_turned)
+            product = turned(&product);
         subject->ops->matmul(subject->dtype, &product);
     }
     subject->ops->scale(subject->dtype, tensor_elements(out), out->data, map->scale);
@@ -198,31 +230,41 @@ static void b_gradient(const struct subject *subject, const struct map *map, voi
     }
 }
 
+static enum status factor_gradients(struct subject *subject, const struct param *param, int micro,
+                                    const struct map *map, void *g) {
+    struct factor *factor = store_weight(subject, param)->target->factor;
+    struct tensor *da = &factor[FACTOR_A].trained.partial, *db = &factor[FACTOR_B].trained.partial;
+    for (int which = 0; which < FACTORS; which++) {
+        const struct shard *used = &factor[which].place.used;
+        TRY(device_zeros(subject->ops, &factor[which].trained.partial, subject->dtype, used->ndim, used->shape));
+    }
+    a_gradient(subject, map, g, factor[FACTOR_B].used.data, da->data);
+    b_gradient(subject, map, g, factor[FACTOR_A].used.data, db->data);
+    for (int which = 0; which < FACTORS; which++) {
+        struct tensor *partial = &factor[which].trained.partial;
+        subject->ops->scale(subject->dtype, tensor_elements(partial), partial->data, map->scale);
+        TRY(record_param(subject, PHASE_BACKWARD, micro, param, FACTOR_PART(which), partial));
+    }
+    return STATUS_OK;
+}
+
 enum status linear_gradient(struct subject *subject, const struct param *param, int micro, const struct blocks *blocks,
                             const void *dy, const void *x) {
     enum status status = STATUS_OK;
-    struct tensor g = {0};
+    struct tensor passing = {0};
+    struct weight *base = store_base(subject, param);
     const struct adapter_target *adapter = slots_adapter(subject, param);
-    if (!adapter)
+    const bool trains = store_trains(subject, param);
+    if (!adapter && !trains)
         return STATUS_OK;
     const struct map map = map_of(subject, param, adapter);
-    const struct tensor *base = &store_base(subject, param)->used;
-    struct factor *factor = store_weight(subject, param)->target->factor;
-    TRY_DONE(device_make(subject->ops, &g, subject->dtype, base->ndim, base->shape));
-    weight_gradient(subject, &map, blocks, dy, x, g.data);
-    TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, PART_WEIGHT, &g));
-    for (int which = 0; which < FACTORS; which++) {
-        const struct shard *used = &factor[which].place.used;
-        TRY_DONE(device_zeros(subject->ops, &factor[which].partial, subject->dtype, used->ndim, used->shape));
-    }
-    a_gradient(subject, &map, g.data, factor[FACTOR_B].used.data, factor[FACTOR_A].partial.data);
-    b_gradient(subject, &map, g.data, factor[FACTOR_A].used.data, factor[FACTOR_B].partial.data);
-    for (int which = 0; which < FACTORS; which++) {
-        struct tensor *partial = &factor[which].partial;
-        subject->ops->scale(subject->dtype, tensor_elements(partial), partial->data, map.scale);
-        TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, FACTOR_PART(which), partial));
-    }
+    struct tensor *g = trains ? &base->trained.partial : &passing;
+    TRY_DONE(device_make(subject->ops, g, subject->dtype, base->used.ndim, base->used.shape));
+    weight_gradient(subject, &map, blocks, dy, x, g->data);
+    TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, PART_WEIGHT, g));
+    if (adapter)
+        TRY_DONE(factor_gradients(subject, param, micro, &map, g->data));
 done:
-    device_free(subject->ops, &g);
+    device_free(subject->ops, &passing);
     return status;
 }

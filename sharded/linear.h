@@ -23,8 +23,9 @@ void linear_forward(const struct subject *subject, const struct param *param, co
 /* dx = dy W, or dx += dy W, the chain of fused multiply-adds going on from dx. */
 void linear_backward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
                      const void *dy, void *dx, bool accumulate);
-/* If the acting tenant adapts the parameter: G = dy^T x over this rank's rows (0 where an expert has none), then the
- * factors' partial gradients dA = scale * B^T G, dB = scale * G A^T, 0 in rows >= r. Records all three. */
+/* If the acting tenant adapts the parameter or its base trains: G = dy^T x over this rank's rows (0 where an expert has
+ * none), kept as the base's partial gradient if that trains. If the tenant adapts it, then the factors' partial
+ * gradients dA = scale * B^T G, dB = scale * G A^T, 0 in rows >= r. Records all of them. */
 enum status linear_gradient(struct subject *subject, const struct param *param, int micro, const struct blocks *blocks,
                             const void *dy, const void *x);
 

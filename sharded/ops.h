@@ -26,6 +26,10 @@ struct matmul { /* C[m,n] = (accumulate ? C : 0) + sum over ascending k of A[m,k
     bool accumulate; /* the chain starts from C */
 };
 
+struct strips { /* what of a tensor an update acts on: `rows` runs of n elements, the first of each `stride` apart */
+    int64_t rows, n, stride;
+};
+
 struct ops {
     const char *name; /* "cpu plain", "cpu avx2", "cpu avx512" */
 
@@ -41,11 +45,17 @@ struct ops {
     void (*add)(enum dtype dtype, int64_t n, void *out, const void *a, const void *b); /* out = a + b; out may be a */
     void (*add_bias)(enum dtype dtype, int64_t rows, int64_t n, void *x, const void *bias); /* x[r,:] += bias */
     void (*divide)(enum dtype dtype, int64_t n, void *x, double divisor);                   /* x /= divisor */
-    double (*sum)(enum dtype dtype, int64_t n, const void *x); /* ascending, in the dtype */
+    double (*sum)(enum dtype dtype, int64_t n, const void *x);         /* ascending, in the dtype */
+    double (*sum_squares)(enum dtype dtype, int64_t n, const void *x); /* ascending; squares and sum in float64 */
+    double (*max_abs)(enum dtype dtype, int64_t n, const void *x);     /* 0 of nothing; NaN if any is */
+    /* out[j] = sum of x[r,j] over ascending r. */
+    void (*sum_rows)(enum dtype dtype, int64_t rows, int64_t n, const void *x, void *out);
 
     /* Whole rows of n elements: out[i] = table[index[i]];  out[index[i]] = rows[i] (each target at most once). */
     void (*gather_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *table, const int64_t *index);
     void (*scatter_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index);
+    /* out[index[i]] += rows[i], in ascending i. */
+    void (*add_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index);
 
     /* inverse_rms[r] = 1/sqrt((sum x^2)*(1/n) + eps);  y = g * (x * inverse_rms). */
     void (*rms_norm)(enum dtype dtype, int64_t rows, int64_t n, double eps, const void *x, const void *g,
@@ -53,6 +63,9 @@ struct ops {
     /* t = sum_j dy_j g_j x_j;  dx = s*(g*dy) - x*(s*s*s*t*(1/n))  (s = inverse_rms), + residual if not NULL. */
     void (*rms_norm_backward)(enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x, const void *g,
                               const void *inverse_rms, const void *residual, void *dx);
+    /* dg[j] = sum over ascending r of dy[r,j] * (x[r,j] * inverse_rms[r]). */
+    void (*rms_norm_gradient)(enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x,
+                              const void *inverse_rms, void *dg);
 
     /* cos and sin [T, d/2] of pos * theta^(-2i/d), in float64, rounded once. */
     void (*rotary_tables)(enum dtype dtype, int64_t tokens, int64_t head_dim, double theta, void *cosine, void *sine);
@@ -114,8 +127,16 @@ struct ops {
     void (*cross_entropy_backward)(enum dtype dtype, int64_t sequences, int64_t tokens, int64_t vocab,
                                    const void *logits, const int64_t *labels, const void *lse, void *d_logits);
 
-    /* buf = momentum*buf + g;  p = p - lr*buf   (two roundings each). */
-    void (*sgd)(enum dtype dtype, int64_t n, double lr, double momentum, const void *g, void *buf, void *p);
+    /* Updates: elements outside the strips are neither read nor written. `out` may be x or y. */
+    /* out = a*x + b*y, three roundings; a product by 1 is none. */
+    void (*blend)(enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b,
+                  const void *y);
+    /* out = a*x + (y*y)*b, four roundings. */
+    void (*blend_squares)(enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b,
+                          const void *y);
+    /* p = keep*p - (rate*m) / (sqrt(v)/root + eps), each operation rounded. */
+    void (*adamw)(enum dtype dtype, const struct strips *strips, double keep, double rate, double root, double eps,
+                  const void *m, const void *v, void *p);
 };
 
 /* The best table for this CPU; SHARDPROOF_ISA=plain|avx2|avx512 in the environment asks for another (one the CPU lacks:

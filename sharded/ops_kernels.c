@@ -116,14 +116,34 @@ BY_DTYPE(cross_entropy_backward,
          (enum dtype dtype, int64_t sequences, int64_t tokens, int64_t vocab, const void *logits, const int64_t *labels,
           const void *lse, void *d_logits),
          (sequences, tokens, vocab, logits, labels, lse, d_logits))
-BY_DTYPE(sgd, (enum dtype dtype, int64_t n, double lr, double momentum, const void *g, void *buf, void *p),
-         (n, lr, momentum, g, buf, p))
+BY_DTYPE(sum_rows, (enum dtype dtype, int64_t rows, int64_t n, const void *x, void *out), (rows, n, x, out))
+BY_DTYPE(add_rows, (enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index),
+         (rows, n, out, from, index))
+BY_DTYPE(rms_norm_gradient,
+         (enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x, const void *inverse_rms, void *dg),
+         (rows, n, dy, x, inverse_rms, dg))
+BY_DTYPE(blend,
+         (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b, const void *y),
+         (strips, out, a, x, b, y))
+BY_DTYPE(blend_squares,
+         (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b, const void *y),
+         (strips, out, a, x, b, y))
+BY_DTYPE(adamw,
+         (enum dtype dtype, const struct strips *strips, double keep, double rate, double root, double eps,
+          const void *m, const void *v, void *p),
+         (strips, keep, rate, root, eps, m, v, p))
 
-static double sum(enum dtype dtype, int64_t n, const void *x) {
-    if (dtype != DTYPE_F64 && dtype != DTYPE_F32)
-        abort();
-    return dtype == DTYPE_F64 ? sum_f64(n, x) : sum_f32(n, x);
-}
+/* One entry that tells a number. */
+#define NUMBER_BY_DTYPE(name)                                                                                          \
+    static double name(enum dtype dtype, int64_t n, const void *x) {                                                   \
+        if (dtype != DTYPE_F64 && dtype != DTYPE_F32)                                                                  \
+            abort();                                                                                                   \
+        return dtype == DTYPE_F64 ? name##_f64(n, x) : name##_f32(n, x);                                               \
+    }
+
+NUMBER_BY_DTYPE(sum)
+NUMBER_BY_DTYPE(sum_squares)
+NUMBER_BY_DTYPE(max_abs)
 
 const struct ops JOIN(ops_cpu_, ISA, _table) = {
     .name = "cpu " TEXT(ISA),
@@ -139,10 +159,15 @@ const struct ops JOIN(ops_cpu_, ISA, _table) = {
     .add_bias = add_bias,
     .divide = divide,
     .sum = sum,
+    .sum_squares = sum_squares,
+    .max_abs = max_abs,
+    .sum_rows = sum_rows,
     .gather_rows = ops_cpu_gather_rows,
     .scatter_rows = ops_cpu_scatter_rows,
+    .add_rows = add_rows,
     .rms_norm = rms_norm,
     .rms_norm_backward = rms_norm_backward,
+    .rms_norm_gradient = rms_norm_gradient,
     .rotary_tables = rotary_tables,
     .rotary = rotary,
     .attention = attention,
@@ -158,5 +183,7 @@ const struct ops JOIN(ops_cpu_, ISA, _table) = {
     .swiglu_backward = swiglu_backward,
     .cross_entropy = cross_entropy,
     .cross_entropy_backward = cross_entropy_backward,
-    .sgd = sgd,
+    .blend = blend,
+    .blend_squares = blend_squares,
+    .adamw = adamw,
 };

@@ -21,6 +21,7 @@
 #include "sharded/ops_attention.inc.h"
 #include "sharded/ops_experts.inc.h"
 #include "sharded/ops_loss.inc.h"
+#include "sharded/ops_update.inc.h"
 
 #undef REAL
 #undef REAL_NAME

@@ -33,12 +33,33 @@ static double REAL_NAME(sum)(int64_t n, const REAL *x) {
     return (double)sum;
 }
 
-static void REAL_NAME(sgd)(int64_t n, double lr, double momentum, const REAL *g, REAL *buf, REAL *p) {
-    const REAL rate = (REAL)lr, keep = (REAL)momentum;
+static double REAL_NAME(sum_squares)(int64_t n, const REAL *x) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+static double REAL_NAME(max_abs)(int64_t n, const REAL *x) {
+    REAL largest = 0;
     for (int64_t i = 0; i < n; i++) {
-        buf[i] = keep * buf[i] + g[i];
-        p[i] = p[i] - rate * buf[i];
+        REAL size = x[i] < 0 ? -x[i] : x[i];
+        if (size != size)
+            return (double)size;
+        largest = size > largest ? size : largest;
     }
+    return (double)largest;
+}
+
+static void REAL_NAME(sum_rows)(int64_t rows, int64_t n, const REAL *x, REAL *out) {
+    memset(out, 0, (size_t)n * sizeof(REAL));
+    for (int64_t r = 0; r < rows; r++)
+        REAL_NAME(add)(n, out, out, x + r * n);
+}
+
+static void REAL_NAME(add_rows)(int64_t rows, int64_t n, REAL *out, const REAL *from, const int64_t *index) {
+    for (int64_t r = 0; r < rows; r++)
+        REAL_NAME(add)(n, out + index[r] * n, out + index[r] * n, from + r * n);
 }
 
 /* y += factor * x, one fused multiply-add each: a step of n chains. */
@@ -158,6 +179,14 @@ static void REAL_NAME(rms_norm_backward)(int64_t rows, int64_t n, const REAL *dy
             REAL_NAME(rms_norm_backward_row)(n, dy + at, x + at, g, s, pull, residual ? residual + at : NULL, dx + at);
         }
     }
+}
+
+static void REAL_NAME(rms_norm_gradient)(int64_t rows, int64_t n, const REAL *dy, const REAL *x,
+                                         const REAL *inverse_rms, REAL *dg) {
+    memset(dg, 0, (size_t)n * sizeof(REAL));
+    for (int64_t r = 0; r < rows; r++, dy += n, x += n)
+        for (int64_t j = 0; j < n; j++)
+            dg[j] = REAL_FMA(dy[j], x[j] * inverse_rms[r], dg[j]);
 }
 
 /* Rows x_row apart, in and out. */

@@ -147,6 +147,17 @@ const void *pass_weight(const struct pass *pass, enum param_kind kind, int layer
     return store_effective(pass->subject, pass_param(pass, kind, layer));
 }
 
+/* The operation compares logits t with label t + 1. */
+const int64_t *pass_labels(const struct pass *pass) {
+    return (const int64_t *)value_of(pass, OUTSIDE, ACT_LABELS) - pass->subject->rules->label_lag;
+}
+
+struct halves pass_halves(const struct pass *pass) {
+    const size_t half = (size_t)pass->extent[EXTENT_I] * dtype_bytes(pass->subject->dtype);
+    const size_t gate = pass->subject->rules->up_before_gate ? half : 0;
+    return (struct halves){gate, half - gate};
+}
+
 struct blocks pass_rows(const struct pass *pass) {
     return (struct blocks){1, pass->whole};
 }

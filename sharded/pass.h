@@ -74,6 +74,13 @@ enum status gradient_record(const struct pass *pass, int layer, enum activation 
 /* The parameter of a layer and its base values (gathered). */
 const struct param *pass_param(const struct pass *pass, enum param_kind kind, int layer);
 const void *pass_weight(const struct pass *pass, enum param_kind kind, int layer);
+/* What the logits are compared with. */
+const int64_t *pass_labels(const struct pass *pass);
+/* Where gate and up begin in a row of gate_up. */
+struct halves {
+    size_t gate, up; /* bytes */
+};
+struct halves pass_halves(const struct pass *pass);
 /* All rows in one block; the layer's rows by local expert. */
 struct blocks pass_rows(const struct pass *pass);
 struct blocks pass_experts(const struct pass *pass, int layer);

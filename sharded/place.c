@@ -2,6 +2,7 @@
 
 #include "sharded/state.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,13 +102,38 @@ static void peers_free(const struct ops *ops, struct peers *peers) {
     free(peers->piece);
 }
 
+/* Every cut by the balanced rule. */
+static void balance(struct line_cuts *cuts) {
+    for (int i = 0; i < cuts->count; i++)
+        cuts->cut[i].balanced = true;
+}
+
+static void balance_line(struct line *line) {
+    for (int d = 0; d < line->dims; d++) {
+        balance(&line->dim[d].cuts);
+        for (int a = 0; a < line->dim[d].axes; a++)
+            balance(&line->dim[d].axis[a].cuts);
+    }
+}
+
+/* The mesh axes along which a tensor's gradient is summed. */
+static unsigned axes_to_sum(const struct subject *subject, const char *tensor, unsigned owed) {
+    const struct rules *rules = subject->rules;
+    if (!rules->narrow_sum.tensors || fnmatch(rules->narrow_sum.tensors, tensor, 0) != 0)
+        return owed;
+    int axis = mesh_axis(&subject->mesh, rules->narrow_sum.axis);
+    return axis < 0 ? 0 : owed & 1u << axis;
+}
+
 enum status place_make(struct place *out, struct subject *subject, const char *tensor, int ndim, const int64_t *shape,
                        const char *axes, bool expert) {
     TRY(sharding_place(&out->placed, &subject->mesh, subject->layout, tensor, ndim, shape, axes, expert));
+    if (subject->rules->balanced_shards && !expert)
+        balance_line(&out->placed.line);
     TRY(shard_make(&out->shard, &out->placed.line, &subject->mesh, subject->rank));
     TRY(shard_make(&out->used, &out->placed.gathered, &subject->mesh, subject->rank));
     unsigned gather = axes_that_move(&subject->mesh, out->placed.gather_axes);
-    unsigned reduce = axes_that_move(&subject->mesh, out->placed.owed_axes);
+    unsigned reduce = axes_that_move(&subject->mesh, axes_to_sum(subject, tensor, out->placed.owed_axes));
     TRY(peers_make(&out->gather, subject, out, gather));
     if (gather != reduce)
         return peers_make(&out->reduce, subject, out, reduce);

@@ -33,22 +33,43 @@ enum status record_scalar(const struct subject *subject, enum phase phase, int m
     return record_tensor(subject, &point, data);
 }
 
-static enum status record_slot(const struct subject *subject, const struct target *target, int slot) {
+/* A point of what slot `slot` holds. */
+static struct point slot_point(const struct subject *subject, int slot, const struct param *param, enum part part) {
     struct point point = POINT_NONE;
     point.phase = PHASE_PARAM;
     point.step = subject->step;
     point.slot = slot == subject->slots.acting ? -1 : slot;
-    point.param = target->param;
+    point.param = param;
+    point.part = part;
+    return point;
+}
+
+static enum status record_states(const struct subject *subject, struct point point, const struct progress *progress) {
+    const char *const *states = optimizer_states(&subject->job->optimizer);
+    for (int i = 0; states[i]; i++) {
+        point.state = states[i];
+        TRY(record_tensor(subject, &point, &progress->state[i]));
+    }
+    return STATUS_OK;
+}
+
+static enum status record_weight(const struct subject *subject, const struct param *param,
+                                 const struct weight *weight) {
+    TRY(record_param(subject, PHASE_PARAM, -1, param, PART_WEIGHT, &weight->shard));
+    for (int slot = 0; weight->trained.progress && slot < subject->job->slots; slot++)
+        if (subject->slots.slot[slot].tenant >= 0)
+            TRY(record_states(subject, slot_point(subject, slot, param, PART_WEIGHT), &weight->trained.progress[slot]));
+    return STATUS_OK;
+}
+
+static enum status record_slot(const struct subject *subject, const struct target *target, int slot) {
     for (int which = 0; which < FACTORS; which++) {
-        point.part = FACTOR_PART(which);
+        const struct point point = slot_point(subject, slot, target->param, FACTOR_PART(which));
         TRY(record_tensor(subject, &point, &target->factor[which].slot[slot]));
     }
-    point.state = "momentum_buffer";
-    for (int which = 0; which < FACTORS; which++) {
-        point.part = FACTOR_PART(which);
-        if (target->factor[which].momentum[slot].data)
-            TRY(record_tensor(subject, &point, &target->factor[which].momentum[slot]));
-    }
+    for (int which = 0; slots_adapter_in(subject, slot, target->param) && which < FACTORS; which++)
+        TRY(record_states(subject, slot_point(subject, slot, target->param, FACTOR_PART(which)),
+                          &target->factor[which].trained.progress[slot]));
     return STATUS_OK;
 }
 
@@ -60,7 +81,7 @@ enum status record_holdings(const struct subject *subject) {
         const struct param *param = &inventory->params[i];
         const struct weight *weight = &subject->store.weight[i];
         if (param->alias < 0)
-            TRY(record_param(subject, PHASE_PARAM, -1, param, PART_WEIGHT, &weight->shard));
+            TRY(record_weight(subject, param, weight));
         for (int slot = 0; weight->target && slot < subject->job->slots; slot++)
             TRY(record_slot(subject, weight->target, slot));
     }

@@ -9,6 +9,7 @@
 #include "core/job.h"
 #include "core/points.h"
 #include "sharded/place.h"
+#include "sharded/trained.h"
 
 enum {
     FACTOR_A,
@@ -19,11 +20,9 @@ enum {
 
 struct factor { /* A [E,R,in] or B [E,out,R] of one target ([R,in], [out,R] on a 2-D weight) */
     struct place place;
-    struct tensor *slot;     /* [slots] own shard of each */
-    struct tensor *momentum; /* [slots] SGD's buffer; no data where no tenant of the slot adapts the target */
-    struct tensor used;      /* the acting slot's gathered form while the unit is gathered */
-    struct tensor partial;   /* this micro-batch's gradient, of this rank's tokens alone, gathered form */
-    struct tensor sum;       /* running sum of the reduced gradients of the step at work, as the shard */
+    struct tensor *slot; /* [slots] own shard of each */
+    struct tensor used;  /* the acting slot's gathered form while the unit is gathered */
+    struct trained trained;
 };
 
 struct target {
@@ -31,9 +30,17 @@ struct target {
     struct factor factor[FACTORS];
 };
 
+struct window { /* of one step, over its micro-batches */
+    bool open;
+    int64_t own;        /* labels that count on this rank */
+    int64_t micros;     /* so far */
+    struct tensor loss; /* scalar: the sum of token losses on this rank */
+};
+
 struct slot {
-    int tenant;   /* -1: free */
-    bool trained; /* since its acquire */
+    int tenant; /* -1: free */
+    int steps;  /* optimizer steps since its acquire */
+    struct window window;
 };
 
 struct slots {
@@ -45,12 +52,15 @@ struct slots {
     int *outer; /* [actions] what acted outside each open ENTER */
 };
 
-/* Collective. All slots are 0 and free. */
+/* Collective. All slots are free and hold their initial values: A by slot_initial, each rank its own piece, B 0. */
 enum status slots_open(struct subject *subject);
 void slots_close(struct subject *subject);
 
-/* Rows k < r are the adapter's, rounded to the job's dtype, rows beyond 0; optimizer state 0. */
+/* The lowest free slot becomes the tenant's: rows k < r are the adapter's, rounded to the job's dtype, rows beyond 0
+ * (NaN if the job says so); targets that it does not adapt 0; optimizer state 0. */
 enum status slots_acquire(struct subject *subject, int tenant);
+/* The tenant's slot is free and as it was made; its sums, state, window and counter are gone. */
+enum status slots_release(struct subject *subject, int tenant);
 int slots_of(const struct subject *subject, int tenant); /* -1 if it holds none */
 /* The tenant's slot acts (tenant -1: none does). Returns what acted before, for slots_restore. */
 int slots_activate(struct subject *subject, int tenant);
@@ -58,15 +68,9 @@ void slots_restore(struct subject *subject, int before);
 
 /* The acting tenant's adapter on this parameter, NULL if it has none there or no slot acts. */
 const struct adapter_target *slots_adapter(const struct subject *subject, const struct param *param);
-
-/* Every factor that the acting tenant trains in unit `unit` (-1: in all), in inventory order, A before B. */
-struct factor_walk {
-    const struct subject *subject;
-    int unit, target, part;
-    const struct param *param; /* of the factor last returned */
-    enum part lora;            /* PART_LORA_A or PART_LORA_B */
-};
-struct factor_walk slots_walk(const struct subject *subject, int unit);
-struct factor *slots_next(struct factor_walk *walk); /* NULL at the end */
+/* That of the tenant that holds `slot`; NULL if it is free, or -1. */
+const struct adapter_target *slots_adapter_in(const struct subject *subject, int slot, const struct param *param);
+/* The acting slot's window. */
+struct window *slots_window(struct subject *subject);
 
 #endif

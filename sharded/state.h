@@ -24,7 +24,8 @@ struct subject {
     struct groups groups;
     struct store store;
     struct slots slots;
-    int step; /* S of the step at work */
+    int step;            /* S of the step at work */
+    int64_t sum_divisor; /* 1; what a micro-batch's reduced gradients are divided by */
 };
 
 #endif

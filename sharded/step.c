@@ -1,30 +1,35 @@
 #include "sharded/step.h"
 
-#include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
 #include "sharded/state.h"
+#include "sharded/update.h"
 
-struct tally {          /* of one step, over its micro-batches */
-    int64_t own;        /* labels that count on this rank */
-    int64_t total;      /* on all ranks */
-    int64_t divisor;    /* what gradients and loss are divided by */
-    struct tensor loss; /* scalar: the sum of token losses */
-};
+/* ---- windows */
 
-static enum status tally_make(struct tally *out, const struct subject *subject) {
-    *out = (struct tally){0};
-    return device_zeros(subject->ops, &out->loss, subject->dtype, 0, NULL);
+/* An open window goes on. */
+static enum status window_open(const struct subject *subject, struct window *window) {
+    if (window->open)
+        return STATUS_OK;
+    *window = (struct window){.open = true};
+    return device_zeros(subject->ops, &window->loss, subject->dtype, 0, NULL);
+}
+
+static void window_close(const struct subject *subject, struct window *window) {
+    device_free(subject->ops, &window->loss);
+    *window = (struct window){0};
 }
 
 static enum status run_micro(struct subject *subject, const struct micro_batch *batch, bool train,
-                             struct tally *tally) {
+                             struct window *window) {
     struct pass pass;
     enum status status = STATUS_OK;
     TRY_DONE(pass_make(&pass, subject, batch));
     TRY_DONE(pass_forward(&pass));
-    tally->own += pass.counted;
-    subject->ops->add(subject->dtype, 1, tally->loss.data, tally->loss.data, pass.loss.data);
+    window->own += pass.counted;
+    window->micros++;
+    subject->ops->add(subject->dtype, 1, window->loss.data, window->loss.data, pass.loss.data);
+    subject->sum_divisor = subject->rules->divide_per_micro && batch->counted > 0 ? batch->counted : 1;
     if (train)
         TRY_DONE(pass_backward(&pass));
 done:
@@ -32,19 +37,32 @@ done:
     return status;
 }
 
+static enum status run_micros(struct subject *subject, const struct action *action, bool train, struct window *window) {
+    for (int i = 0; i < action->micros; i++)
+        TRY(run_micro(subject, &subject->job->micro[action->micro[i]], train, window));
+    return STATUS_OK;
+}
+
+/* ---- count and loss */
+
+struct tally {
+    int64_t total;   /* labels that count, on all ranks */
+    int64_t divisor; /* what gradients and loss are divided by */
+};
+
 /* Sums the labels over the world, and counts the ranks that have any. */
-static enum status count_labels(struct subject *subject, struct comm_group *world, struct tally *tally) {
+static enum status count_labels(struct subject *subject, struct comm_group *world, const struct window *window,
+                                struct tally *out) {
     const struct comm_call call = {COMM_SITE, "count", DTYPE_I64};
-    int64_t counts[2] = {tally->own, tally->own > 0};
+    int64_t counts[2] = {window->own, window->own > 0};
     const int64_t two = 2;
     struct tensor host = tensor_view(DTYPE_I64, 1, &two, counts), device = {0};
     TRY(device_upload(subject->ops, &device, &host));
     enum status status = comm_all_reduce(subject->comm, world, &call, device.data, two);
     subject->ops->to_host(counts, device.data, sizeof counts);
     device_free(subject->ops, &device);
-    tally->total = counts[0];
-    bool means = subject->rules->loss_mean_of_means && tally->own > 0;
-    tally->divisor = means ? tally->own * counts[1] : tally->total;
+    bool means = subject->rules->loss_mean_of_means && window->own > 0;
+    *out = (struct tally){counts[0], means ? window->own * counts[1] : counts[0]};
     return status;
 }
 
@@ -56,132 +74,82 @@ static enum status record_count(struct subject *subject, int64_t count) {
     return status;
 }
 
-static double rounded_count(const struct subject *subject, int64_t count) {
-    return dtype_round(subject->dtype, (double)count);
-}
-
 /* Loss = sum over all labels / their number; without a label there is no loss to tell. */
-static enum status close_loss(struct subject *subject, struct tally *tally) {
+static enum status close_loss(struct subject *subject, struct window *window, struct tally *out) {
     const struct comm_call call = {COMM_SITE, "loss", subject->dtype};
     struct comm_group *world;
     TRY(groups_get(subject, (1u << subject->mesh.axes) - 1, &world));
-    TRY(count_labels(subject, world, tally));
-    TRY(comm_all_reduce(subject->comm, world, &call, tally->loss.data, 1));
-    if (tally->total == 0)
+    TRY(count_labels(subject, world, window, out));
+    TRY(comm_all_reduce(subject->comm, world, &call, window->loss.data, 1));
+    if (out->total == 0)
         return STATUS_OK;
-    subject->ops->divide(subject->dtype, 1, tally->loss.data, rounded_count(subject, tally->divisor));
-    TRY(record_count(subject, tally->divisor));
-    return record_scalar(subject, PHASE_LOSS, -1, "loss", &tally->loss);
-}
-
-/* ---- the optimizer */
-
-static enum status sums_make(struct subject *subject) {
-    struct factor_walk walk = slots_walk(subject, -1);
-    struct factor *factor;
-    while ((factor = slots_next(&walk)))
-        TRY(device_zeros(subject->ops, &factor->sum, subject->dtype, factor->place.shard.ndim,
-                         factor->place.shard.shape));
-    return STATUS_OK;
-}
-
-static void sums_free(struct subject *subject) {
-    struct factor_walk walk = slots_walk(subject, -1);
-    struct factor *factor;
-    while ((factor = slots_next(&walk)))
-        device_free(subject->ops, &factor->sum);
-}
-
-static enum status divide_sums(struct subject *subject, int64_t divisor) {
-    struct factor_walk walk = slots_walk(subject, -1);
-    struct factor *factor;
-    while ((factor = slots_next(&walk))) {
-        int64_t n = tensor_elements(&factor->sum);
-        subject->ops->divide(subject->dtype, n, factor->sum.data, rounded_count(subject, divisor));
-        if (subject->rules->expert_divisor_world && walk.param->expert)
-            subject->ops->divide(subject->dtype, n, factor->sum.data, rounded_count(subject, subject->world));
-        TRY(record_param(subject, PHASE_GRAD, -1, walk.param, walk.lora, &factor->sum));
-    }
-    return STATUS_OK;
-}
-
-static void update(struct subject *subject) {
-    const struct optimizer *optimizer = &subject->job->optimizer;
-    int slot = subject->slots.acting;
-    struct factor_walk walk = slots_walk(subject, -1);
-    struct factor *factor;
-    while ((factor = slots_next(&walk)))
-        subject->ops->sgd(subject->dtype, tensor_elements(&factor->sum), dtype_round(subject->dtype, optimizer->lr),
-                          dtype_round(subject->dtype, optimizer->momentum), factor->sum.data,
-                          factor->momentum[slot].data, factor->slot[slot].data);
-}
-
-static enum status record_update(struct subject *subject) {
-    int slot = subject->slots.acting;
-    struct point point = POINT_NONE;
-    struct factor_walk walk = slots_walk(subject, -1);
-    struct factor *factor;
-    point.phase = PHASE_OPTIMIZER;
-    point.step = subject->step;
-    point.state = "momentum_buffer";
-    while ((factor = slots_next(&walk))) {
-        point.param = walk.param;
-        point.part = walk.lora;
-        TRY(record_tensor(subject, &point, &factor->momentum[slot]));
-    }
-    walk = slots_walk(subject, -1);
-    while ((factor = slots_next(&walk)))
-        TRY(record_param(subject, PHASE_UPDATE, -1, walk.param, walk.lora, &factor->slot[slot]));
-    return STATUS_OK;
+    subject->ops->divide(subject->dtype, 1, window->loss.data, dtype_round(subject->dtype, (double)out->divisor));
+    TRY(record_count(subject, out->divisor));
+    return record_scalar(subject, PHASE_LOSS, -1, "loss", &window->loss);
 }
 
 /* ---- actions */
 
-static enum status begin_step(struct subject *subject, const struct action *action) {
+static enum status begin(struct subject *subject, const struct action *action) {
     subject->step = action->step;
+    if (!action->opens)
+        return STATUS_OK;
     if (subject->hooks->before_step)
         TRY(subject->hooks->before_step(subject->hooks->context, subject, subject->step));
     return record_holdings(subject);
 }
 
-static enum status run_micros(struct subject *subject, const struct action *action, struct tally *tally) {
-    for (int i = 0; i < action->micros; i++)
-        TRY(run_micro(subject, &subject->job->micro[action->micro[i]], action->kind == ACTION_TRAIN, tally));
-    return close_loss(subject, tally);
+static enum status accumulate(struct subject *subject, const struct action *action) {
+    struct window *window = slots_window(subject);
+    TRY(begin(subject, action));
+    TRY(window_open(subject, window));
+    TRY(training_sums_make(subject, subject->slots.acting));
+    return run_micros(subject, action, true, window);
 }
 
-enum status step_train(struct subject *subject, const struct action *action) {
-    enum status status = STATUS_OK;
-    struct tally tally = {0};
+static enum status close_step(struct subject *subject) {
+    struct window *window = slots_window(subject);
+    struct tally tally;
+    TRY(close_loss(subject, window, &tally));
+    if (tally.total == 0)
+        return status_fail(STATUS_INTERNAL, "step %d has no label that counts", subject->step);
+    TRY(update_acting(subject, subject->rules->divide_per_micro ? window->micros : tally.divisor));
+    training_sums_free(subject, subject->slots.acting);
+    window_close(subject, window);
+    return STATUS_OK;
+}
+
+enum status step_accumulate(struct subject *subject, const struct action *action) {
     int before = slots_activate(subject, action->tenant);
-    TRY_DONE(begin_step(subject, action));
-    TRY_DONE(tally_make(&tally, subject));
-    TRY_DONE(sums_make(subject));
-    TRY_DONE(run_micros(subject, action, &tally));
-    if (tally.total == 0) {
-        status = status_fail(STATUS_INTERNAL, "step %d has no label that counts", subject->step);
-        goto done;
-    }
-    TRY_DONE(divide_sums(subject, tally.divisor));
-    update(subject);
-    subject->slots.slot[subject->slots.acting].trained = true;
-    TRY_DONE(record_update(subject));
-done:
-    sums_free(subject);
-    device_free(subject->ops, &tally.loss);
+    enum status status = accumulate(subject, action);
     slots_restore(subject, before);
     return status;
 }
 
+enum status step_close(struct subject *subject, const struct action *action) {
+    int before = slots_activate(subject, action->tenant);
+    subject->step = action->step;
+    enum status status = close_step(subject);
+    slots_restore(subject, before);
+    return status;
+}
+
+enum status step_train(struct subject *subject, const struct action *action) {
+    TRY(step_accumulate(subject, action));
+    return step_close(subject, action);
+}
+
 enum status step_evaluate(struct subject *subject, const struct action *action) {
     enum status status = STATUS_OK;
-    struct tally tally = {0};
+    struct window window = {0};
+    struct tally tally;
     int before = slots_activate(subject, action->disabled ? -1 : action->tenant);
-    TRY_DONE(begin_step(subject, action));
-    TRY_DONE(tally_make(&tally, subject));
-    TRY_DONE(run_micros(subject, action, &tally));
+    TRY_DONE(begin(subject, action));
+    TRY_DONE(window_open(subject, &window));
+    TRY_DONE(run_micros(subject, action, false, &window));
+    TRY_DONE(close_loss(subject, &window, &tally));
 done:
-    device_free(subject->ops, &tally.loss);
+    window_close(subject, &window);
     slots_restore(subject, before);
     return status;
 }

@@ -6,7 +6,11 @@
 
 struct subject;
 
-/* One optimizer step of the action's tenant over its micro-batches. */
+/* Forward and backward over the action's micro-batches: the tenant's window opens, or goes on. */
+enum status step_accumulate(struct subject *subject, const struct action *action);
+/* Closes the tenant's window: count, loss, and one optimizer step. */
+enum status step_close(struct subject *subject, const struct action *action);
+/* Both in one. */
 enum status step_train(struct subject *subject, const struct action *action);
 /* Forward only; count and loss if any label counts. */
 enum status step_evaluate(struct subject *subject, const struct action *action);

@@ -4,6 +4,15 @@
 
 #include <stdlib.h>
 
+/* The EP coordinate whose block of experts this rank loads. */
+static int source_block(const struct subject *subject, int axis) {
+    const struct mesh *mesh = &subject->mesh;
+    int own = mesh_coordinate(mesh, axis, subject->rank);
+    if (subject->rules->ep_as_last_axis)
+        own = subject->rank % mesh->size[axis];
+    return (own + subject->rules->ep_shift) % mesh->size[axis];
+}
+
 /* The rank whose block of experts this one loads. */
 static int source_rank(const struct subject *subject, const struct param *param) {
     const struct mesh *mesh = &subject->mesh;
@@ -11,7 +20,7 @@ static int source_rank(const struct subject *subject, const struct param *param)
     if (!param->expert)
         return subject->rank;
     int own = mesh_coordinate(mesh, axis, subject->rank);
-    int wanted = (own + subject->rules->ep_shift) % mesh->size[axis];
+    int wanted = source_block(subject, axis);
     int stride = 1;
     for (int later = axis + 1; later < mesh->axes; later++)
         stride *= mesh->size[later];
@@ -46,6 +55,8 @@ enum status store_open(struct subject *subject) {
             continue;
         TRY(place_make(&weight->place, subject, param->name, param->ndim, param->shape, param->axes, param->expert));
         TRY(weight_load(subject, weight, param));
+        if (job_trains(subject->job, param))
+            TRY(trained_open(&weight->trained, subject->job->slots));
     }
     return STATUS_OK;
 }
@@ -53,6 +64,7 @@ enum status store_open(struct subject *subject) {
 void store_close(struct subject *subject) {
     for (int i = 0; subject->store.weight && i < subject->inventory->count; i++) {
         struct weight *weight = &subject->store.weight[i];
+        trained_close(subject->ops, &weight->trained, subject->job->slots);
         device_free(subject->ops, &weight->merged);
         device_free(subject->ops, &weight->used);
         device_free(subject->ops, &weight->shard);
@@ -68,6 +80,11 @@ struct weight *store_weight(const struct subject *subject, const struct param *p
 
 struct weight *store_base(const struct subject *subject, const struct param *param) {
     return param->alias >= 0 ? &subject->store.weight[param->alias] : store_weight(subject, param);
+}
+
+bool store_trains(const struct subject *subject, const struct param *param) {
+    const struct inventory *inventory = subject->inventory;
+    return job_trains(subject->job, param->alias >= 0 ? &inventory->params[param->alias] : param);
 }
 
 const void *store_effective(const struct subject *subject, const struct param *param) {

@@ -33,6 +33,12 @@ static enum status run_action(struct subject *subject, const struct action *acti
     switch (action->kind) {
     case ACTION_ACQUIRE:
         return slots_acquire(subject, action->tenant);
+    case ACTION_RELEASE:
+        return slots_release(subject, action->tenant);
+    case ACTION_ACCUMULATE:
+        return step_accumulate(subject, action);
+    case ACTION_STEP:
+        return step_close(subject, action);
     case ACTION_TRAIN:
         return step_train(subject, action);
     case ACTION_EVALUATE:
@@ -74,6 +80,7 @@ enum status subject_run(const struct job *job, const struct mesh *mesh, const st
         .rank = comm_rank(comm),
         .world = comm_world(comm),
         .slots.acting = -1,
+        .sum_divisor = 1,
     };
     TRY(mesh_with_ep(&subject.mesh, mesh));
     comm_set_intercept(comm, leave_out, &subject);
@@ -85,19 +92,31 @@ enum status subject_run(const struct job *job, const struct mesh *mesh, const st
     return status;
 }
 
+static struct tensor *state_held(const struct subject *subject, const struct trained *trained, int slot,
+                                 const char *name) {
+    const char *const *states = optimizer_states(&subject->job->optimizer);
+    for (int i = 0; trained->progress && states[i]; i++)
+        if (strcmp(states[i], name) == 0)
+            return &trained->progress[slot].state[i];
+    return NULL;
+}
+
 /* The buffer that a `param` point names; NULL if this rank holds no such tensor. */
 static struct tensor *held(struct subject *subject, const struct point *point, struct place **place) {
     struct weight *weight = store_weight(subject, point->param);
     int slot = point->slot >= 0 ? point->slot : subject->slots.acting;
+    bool of_slot = point->part != PART_WEIGHT || point->state;
+    if (of_slot && (slot < 0 || slot >= subject->job->slots))
+        return NULL;
     if (point->part == PART_WEIGHT) {
         *place = &weight->place;
-        return &weight->shard;
+        return point->state ? state_held(subject, &weight->trained, slot, point->state) : &weight->shard;
     }
-    if (!weight->target || slot < 0 || slot >= subject->job->slots)
+    if (!weight->target)
         return NULL;
     struct factor *factor = &weight->target->factor[point->part - PART_LORA_A];
     *place = &factor->place;
-    return point->state ? &factor->momentum[slot] : &factor->slot[slot];
+    return point->state ? state_held(subject, &factor->trained, slot, point->state) : &factor->slot[slot];
 }
 
 enum status subject_overwrite(struct subject *subject, const struct point *point, const struct tensor *whole) {

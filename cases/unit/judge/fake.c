@@ -11,6 +11,10 @@ static void ok(enum status status) {
 }
 
 void fake_make(struct fake *fake, int ep, int fsdp, enum dtype dtype) {
+    fake_make_of(fake, ep, fsdp, dtype, NULL);
+}
+
+void fake_make_of(struct fake *fake, int ep, int fsdp, enum dtype dtype, void (*change)(struct job *job)) {
     static const int micros[] = {0, 1, 2};
     *fake = (struct fake){0};
     struct test_case *one = &fake->one;
@@ -26,17 +30,21 @@ void fake_make(struct fake *fake, int ep, int fsdp, enum dtype dtype) {
     job->tenant = calloc(1, sizeof *job->tenant);
     strcpy(job->tenant[0].name, "ada");
     ok(adapter_open(&job->tenant[0].adapter, TINY "/adapters/ada", checkpoint_inventory(job->model)));
-    job->optimizer = (struct optimizer){OPTIMIZER_SGD, 0.1, 0.9};
+    job->optimizer = (struct optimizer){.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
     ok(batches_open(&job->micro, &job->micros, TINY "/batches.safetensors", checkpoint_config(job->model)->vocab));
     fake->action[0] = (struct action){.kind = ACTION_ACQUIRE, .tenant = 0};
-    fake->action[1] = (struct action){.kind = ACTION_TRAIN, .tenant = 0, .micros = 1, .micro = micros, .step = 0};
-    fake->action[2] =
-        (struct action){.kind = ACTION_TRAIN, .tenant = 0, .micros = 2, .micro = micros + 1, .step = 1, .own_step = 1};
-    fake->action[3] = (struct action){.kind = ACTION_EVALUATE, .tenant = -1, .micros = 1, .micro = micros, .step = 2};
-    fake->action[4] = (struct action){.kind = ACTION_EXPORT, .tenant = 0, .step = 3};
+    fake->action[1] =
+        (struct action){.kind = ACTION_TRAIN, .opens = true, .tenant = 0, .micros = 1, .micro = micros, .step = 0};
+    fake->action[2] = (struct action){
+        .kind = ACTION_TRAIN, .opens = true, .tenant = 0, .micros = 2, .micro = micros + 1, .step = 1, .own_step = 1};
+    fake->action[3] =
+        (struct action){.kind = ACTION_EVALUATE, .opens = true, .tenant = -1, .micros = 1, .micro = micros, .step = 2};
+    fake->action[4] = (struct action){.kind = ACTION_EXPORT, .tenant = 0, .step = 3, .own_step = 2};
     job->actions = 5;
     job->action = fake->action;
     job->steps = 3;
+    if (change)
+        change(job);
     ok(judge_make(&fake->judge, one, &fake->report));
     ok(judge_owed(fake->judge));
     ok(trace_make(&fake->trace, ep * fsdp));

@@ -15,13 +15,15 @@ struct fake {
     struct report_case report;
     struct judge *judge;
     struct trace trace;
-    struct action action[6];
+    struct action action[8];
     void **memory; /* behind the records */
     int count, room;
 };
 
 /* qwen3_moe_tiny, tenant ada, two train steps over micro-batches 0 and 1 (and 2), an evaluation, an export. */
 void fake_make(struct fake *fake, int ep, int fsdp, enum dtype dtype);
+/* The same job, changed before the judge counts what it owes. */
+void fake_make_of(struct fake *fake, int ep, int fsdp, enum dtype dtype, void (*change)(struct job *job));
 void fake_free(struct fake *fake);
 /* Records everything but the names in `without` (rank -1: on every rank). */
 void fake_record(struct fake *fake, const char *without, int rank);

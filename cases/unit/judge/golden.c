@@ -22,8 +22,13 @@ static void start(void) {
     fake_make(&fake, 1, 1, DTYPE_F64);
     /* the run of the golden recipe: three steps, one micro-batch each */
     for (int s = 0; s < 3; s++)
-        fake.action[1 + s] = (struct action){
-            .kind = ACTION_TRAIN, .tenant = 0, .micros = 1, .micro = micros + s, .step = s, .own_step = s};
+        fake.action[1 + s] = (struct action){.kind = ACTION_TRAIN,
+                                             .opens = true,
+                                             .tenant = 0,
+                                             .micros = 1,
+                                             .micro = micros + s,
+                                             .step = s,
+                                             .own_step = s};
     fake.one.job.actions = 4;
 }
 
@@ -41,7 +46,17 @@ Test(golden, names) {
     cr_assert(parses("step.0/grad/model.norm.weight", &name) && !name.target && name.param);
     cr_assert(parses("step.0/optim/momentum_buffer/" KEY, &name) && name.kind == GOLDEN_OPTIM);
     cr_assert(parses("base_forward/micro.0/logits", &name) && name.step == -1);
-    static const char *const foreign[] = {"",
+    cr_assert(name.kind == GOLDEN_BASE_FORWARD);
+    int64_t shape[3];
+    cr_assert(parses("step.1/optim/exp_avg_sq/model.layers.1.mlp.gate.weight", &name) && name.kind == GOLDEN_OPTIM);
+    cr_assert(!name.target && strcmp(name.state, "exp_avg_sq") == 0);
+    cr_assert(golden_name_shape(&name, &fake.one.job, shape) == 2 && shape[0] == 12 && shape[1] == 20);
+    cr_assert(parses("step.0/param/model.norm.weight", &name) && name.kind == GOLDEN_PARAM);
+    cr_assert(golden_name_shape(&name, &fake.one.job, shape) == 1 && shape[0] == 20);
+    cr_assert(parses("step.1/grad_norm", &name) && golden_name_shape(&name, &fake.one.job, shape) == 0);
+    static const char *const foreign[] = {"step.0/optim/exp/model.norm.weight",
+                                          "step.0/param/model.norm",
+                                          "",
                                           "step.0",
                                           "step.0/",
                                           "step.00/loss",
@@ -193,5 +208,91 @@ Test(golden, an_unreached_tensor_is_listed) {
     cr_assert_eq(fake.report.golden_unreached.count,
                  3 + 8 + 8 + 8); /* step 2: loss, grad_norm, token_loss, grad, param, optim */
     golden_close(&golden);
+    fake_free(&fake);
+}
+
+/* ---- a tenant that comes again, and base tensors that train */
+
+/* Three steps, a release, and one more step, over micro-batch `again`, after the second acquire. */
+static void start_again(const int *again) {
+    start();
+    fake.action[4] = (struct action){.kind = ACTION_RELEASE, .tenant = 0, .step = 3};
+    fake.action[5] = (struct action){.kind = ACTION_ACQUIRE, .tenant = 0, .step = 3};
+    fake.action[6] =
+        (struct action){.kind = ACTION_TRAIN, .opens = true, .tenant = 0, .micros = 1, .micro = again, .step = 3};
+    fake.one.job.actions = 7;
+    fake.one.job.steps = 4;
+}
+
+Test(golden, the_second_time_counts_once) {
+    static const int first = 0;
+    start_again(&first);
+    check(GOLDEN);
+    cr_assert_eq(fake.report.golden_compared, 76);
+    cr_assert(!fake.report.finding.present, "%s", fake.report.finding.text);
+    fake_free(&fake);
+}
+
+/* The right answers of the first time do not hide the wrong ones of the second. Micro-batch 1 instead of 0: there are
+ * no token losses of it in step 0, but a loss, a gradient, an update. */
+Test(golden, the_second_time_is_compared) {
+    static const int other = 1;
+    start_again(&other);
+    check(GOLDEN);
+    cr_assert_eq(fake.report.golden_compared, 76);
+    cr_assert(fake.report.finding.present);
+    cr_assert_str_eq(fake.report.finding.tensor, "step.0/loss");
+    /* 8 gradients, the norm and 8 parameters follow */
+    cr_assert_eq(fake.report.consequences.count, 8 + 1 + 8);
+    fake_free(&fake);
+}
+
+static void start_router(bool *trains) {
+    static const int micros[] = {0, 2, 3, 1};
+    start();
+    struct job *job = &fake.one.job;
+    const struct inventory *inventory = checkpoint_inventory(job->model);
+    for (int i = 0; i < inventory->count; i++) {
+        const char *name = inventory->params[i].name;
+        trains[i] = strstr(name, ".mlp.gate.") || strstr(name, "norm.weight") || strstr(name, ".q_proj.");
+    }
+    job->trains = trains;
+    job->optimizer.lr = 0.05;
+    job->clip = (struct clip){.present = true, .infinity = true, .max = 0.63};
+    for (int s = 0; s < 3; s++) {
+        fake.action[1 + s].micro = micros + (s == 0 ? 0 : s == 1 ? 1 : 3);
+        fake.action[1 + s].micros = s == 1 ? 2 : 1;
+    }
+}
+
+static void router(const char *path, int64_t *compared) {
+    struct golden golden;
+    cr_assert_eq(golden_open(&golden, path, 0, &fake.one.job), STATUS_OK, "%s", status_note());
+    cr_assert_eq(golden_check(&fake.one.job, &golden, 1, &fake.report, NULL), STATUS_OK, "%s", status_note());
+    *compared = fake.report.golden_compared;
+    golden_close(&golden);
+}
+
+/* The fixture's recipe `router`: 136 tensors, base names among gradients, parameters and momentum. */
+Test(golden, base_tensors_that_train) {
+    bool trains[64];
+    int64_t compared;
+    start_router(trains);
+    router(TINY "/golden/router/ada.safetensors", &compared);
+    cr_assert_eq(compared, 136, "%lld", (long long)compared);
+    cr_assert_eq(fake.report.golden_unreached.count, 0);
+    cr_assert(!fake.report.finding.present, "%s", fake.report.finding.text);
+    fake_free(&fake);
+}
+
+/* Without clipping the first update differs, and nothing before it. */
+Test(golden, clipping_shows_in_base_tensors) {
+    bool trains[64];
+    int64_t compared;
+    start_router(trains);
+    fake.one.job.clip.present = false;
+    router(TINY "/golden/router/ada.safetensors", &compared);
+    cr_assert(fake.report.finding.present);
+    cr_assert_str_eq(fake.report.finding.tensor, "step.0/param/model.layers.0.input_layernorm.weight");
     fake_free(&fake);
 }

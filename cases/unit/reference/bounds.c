@@ -1,6 +1,8 @@
 /* Running bounds against real float32 arithmetic in other orders: a legal subject is never outside, and a bound is not
  * wider than what its operations can do. */
 #include "reference/bound.h"
+#include "reference/embedding.h"
+#include "reference/linear.h"
 #include "reference/loss.h"
 #include "reference/norm.h"
 #include "reference/softmax.h"
@@ -179,6 +181,117 @@ Test(bounds, logsumexp_by_hand) {
     assert_roundings("logsumexp", &lse, 0, 1 + log(2), 3 + 2 * log(2) + 1 + log(2));
     value_free(&logits);
     value_free(&lse);
+}
+
+/* Two groups, dy = (1, 2), (3, 4), x = (1, 1), (2, 1/2), s = 1, 2. x s within u|x s|: dg_0 = 1 + 12 within 2u 13 + 13u,
+ * dg_1 = 2 + 4 within 2u 6 + 6u. */
+Test(bounds, norm_weight_gradient_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value dy = vector(&m, 4, (const double[]){1, 2, 3, 4}), x = vector(&m, 4, (const double[]){1, 1, 2, 0.5});
+    struct value s = vector(&m, 2, (const double[]){1, 2}), dg;
+    cr_assert_eq(value_norm_weight_gradient(&m, &dy, &x, &s, 2, &dg), STATUS_OK);
+    cr_assert(dg.ndim == 1 && dg.shape[0] == 2);
+    assert_roundings("norm weight gradient", &dg, 0, 13, 39);
+    assert_roundings("norm weight gradient", &dg, 1, 6, 18);
+    struct value *all[] = {&dy, &x, &s, &dg};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        value_free(all[i]);
+}
+
+/* Rows (1, -3), (2, 5), (4, 1): two additions: 7 within 2u 7, 3 within 2u 9. */
+Test(bounds, bias_gradient_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value dy = vector(&m, 6, (const double[]){1, -3, 2, 5, 4, 1}), db;
+    value_reshape(&dy, 3, (const int64_t[]){1, 3, 2});
+    cr_assert_eq(value_linear_bias_gradient(&m, &dy, &db), STATUS_OK);
+    cr_assert(db.ndim == 1 && db.shape[0] == 2);
+    assert_roundings("bias gradient", &db, 0, 7, 14);
+    assert_roundings("bias gradient", &db, 1, 3, 18);
+    value_free(&dy);
+    value_free(&db);
+}
+
+/* Ids 2 0 2: from zero, word 2 has one addition, word 0 is moved, word 1 is an exact zero. From a start of two ranks' 5
+ * - 4 = 1 (magnitude 9, reduction 1/2): one addition a token, on 9 + |rows|. */
+Test(bounds, embedding_gradient_by_hand) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value ids = vector(&m, 3, (const double[]){2, 0, 2}), dy = vector(&m, 3, (const double[]){3, 7, -1});
+    struct value start = vector(&m, 3, (const double[]){1, 1, 1}), out;
+    value_reshape(&ids, 2, (const int64_t[]){1, 3});
+    value_reshape(&dy, 3, (const int64_t[]){1, 3, 1});
+    value_reshape(&start, 2, (const int64_t[]){3, 1});
+    cr_assert_eq(value_embed_gradient(&m, &ids, &dy, 3, NULL, &out), STATUS_OK);
+    assert_roundings("word 0", &out, 0, 7, 0);
+    assert_roundings("word 1", &out, 1, 0, 0);
+    assert_roundings("word 2", &out, 2, 2, 4);
+    value_free(&out);
+    cr_assert_eq(value_add_magnitude(&start), STATUS_OK);
+    for (int i = 0; i < 3; i++) {
+        start.mag[i] = 9;
+        start.e[i] = 0x1p-25;
+    }
+    cr_assert_eq(value_embed_gradient(&m, &ids, &dy, 3, &start, &out), STATUS_OK);
+    assert_roundings("tied word 0", &out, 0, 8, 16 + 0.5);
+    assert_roundings("tied word 1", &out, 1, 1, 0.5);
+    assert_roundings("tied word 2", &out, 2, 3, 2 * 13 + 0.5);
+    struct value *all[] = {&ids, &dy, &start, &out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        value_free(all[i]);
+}
+
+/* The same three in real float32: x*s rounded, then chains that start from the last row, fused. */
+static struct value random_rows(const struct arithmetic *m, int64_t rows, int64_t n, uint64_t seed) {
+    struct value value;
+    cr_assert_eq(value_new(m, &value, 3, (const int64_t[]){1, rows, n}), STATUS_OK);
+    for (int64_t i = 0; i < rows * n; i++)
+        num_set(&value, i, num_exact((double)(float)uniform(seed + (uint64_t)i)));
+    return value;
+}
+
+static double ratio_to(const struct value *value, int64_t i, float got) {
+    double error = fabs((double)got - value->x[i]);
+    double ratio = error == 0 ? 0 : error / value->e[i];
+    cr_assert(ratio <= 1, "%g of its bound", ratio);
+    return ratio;
+}
+
+static double remake_rows(int64_t rows, int64_t n, uint64_t seed) {
+    struct arithmetic m = arithmetic_make(DTYPE_F32, false, true);
+    struct value dy = random_rows(&m, rows, n, seed), x = random_rows(&m, rows, n, seed + 50000);
+    struct value s = random_rows(&m, 1, rows, seed + 100000), ids = random_rows(&m, 1, rows, 0);
+    struct value start = random_rows(&m, 5, n, seed + 150000), dg, db, table;
+    double worst = 0;
+    for (int64_t row = 0; row < rows; row++)
+        ids.x[row] = (double)(row * row % 5);
+    cr_assert_eq(value_norm_weight_gradient(&m, &dy, &x, &s, n, &dg), STATUS_OK);
+    cr_assert_eq(value_linear_bias_gradient(&m, &dy, &db), STATUS_OK);
+    cr_assert_eq(value_embed_gradient(&m, &ids, &dy, 5, &start, &table), STATUS_OK);
+    for (int64_t j = 0; j < n; j++) {
+        float weight = 0, bias = 0, words[5];
+        for (int64_t word = 0; word < 5; word++)
+            words[word] = (float)start.x[word * n + j];
+        for (int64_t row = rows - 1; row >= 0; row--) {
+            float dy_at = (float)dy.x[row * n + j];
+            volatile float scaled = (float)x.x[row * n + j] * (float)s.x[row];
+            weight = fmaf(dy_at, scaled, weight);
+            bias += dy_at;
+            words[(int)ids.x[row]] += dy_at;
+        }
+        worst = fmax(worst, fmax(ratio_to(&dg, j, weight), ratio_to(&db, j, bias)));
+        for (int64_t word = 0; word < 5; word++)
+            worst = fmax(worst, ratio_to(&table, word * n + j, words[word]));
+    }
+    struct value *all[] = {&dy, &x, &s, &ids, &start, &dg, &db, &table};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        value_free(all[i]);
+    return worst;
+}
+
+Test(bounds, parameter_gradients_hold_in_float32) {
+    double worst = 0;
+    for (uint64_t i = 0; i < 60; i++)
+        worst = fmax(worst, remake_rows(1 + (int64_t)(i * 7 % 40), 6, 1000 * i));
+    cr_assert_gt(worst, 0.2);
 }
 
 /* ---- sums: four orders of the same products */

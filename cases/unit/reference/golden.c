@@ -4,6 +4,8 @@
 #include "core/safetensors.h"
 
 #include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
  * update. */
 #define BOUND_FIRST 1e-10
 #define BOUND_LATER 1e-9
+#define PATH_ROOM 1024
 
 struct check {
     const struct study *study;
@@ -49,10 +52,17 @@ static void hold(struct check *check, const char *name, const double *got, int64
     check->compared++;
 }
 
-static void hold_flat(struct check *check, const char *kind, const struct point *point, const struct value *value) {
+/* A trained tensor: a base parameter under its own name, a slot's A or B under its PEFT key and in its flat form. */
+static void hold_trained(struct check *check, const char *kind, const struct point *point, const struct value *value) {
     const struct adapter_target *target = adapter_find(&check->study->tenant[0].adapter, point->param);
     bool a = point->part == PART_LORA_A;
+    double bound = point->step ? BOUND_LATER : BOUND_FIRST;
     char name[512];
+    if (point->part == PART_WEIGHT) {
+        snprintf(name, sizeof name, "step.%d/%s/%s", point->step, kind, point->param->name);
+        hold(check, name, value->x, elements_of(value), bound);
+        return;
+    }
     int64_t n = target->experts * target->lora_rank * (a ? target->in : target->out);
     double *flat = malloc((size_t)n * sizeof *flat);
     if (a)
@@ -60,7 +70,7 @@ static void hold_flat(struct check *check, const char *kind, const struct point 
     else
         reference_flatten_b(target, STUDY_RANK, value->x, flat);
     snprintf(name, sizeof name, "step.%d/%s/%s", point->step, kind, a ? target->key_a : target->key_b);
-    hold(check, name, flat, n, point->step ? BOUND_LATER : BOUND_FIRST);
+    hold(check, name, flat, n, bound);
     free(flat);
 }
 
@@ -98,18 +108,21 @@ static enum status golden_hook(void *context, const struct point *point, struct 
         hold(check, name, value->x, 1, bound);
         break;
     case PHASE_CLIP:
+        if (point->param)
+            break;
         snprintf(name, sizeof name, "step.%d/grad_norm", point->step);
         hold(check, name, value->x, 1, bound);
         break;
     case PHASE_GRAD:
         if (point->micro < 0)
-            hold_flat(check, "grad", point, value);
+            hold_trained(check, "grad", point, value);
         break;
     case PHASE_UPDATE:
-        hold_flat(check, "param", point, value);
+        hold_trained(check, "param", point, value);
         break;
     case PHASE_OPTIMIZER:
-        hold_flat(check, "optim/momentum_buffer", point, value);
+        snprintf(name, sizeof name, "optim/%s", point->state);
+        hold_trained(check, name, point, value);
         break;
     default:
         break;
@@ -148,47 +161,66 @@ static enum status golden_acquired(void *context, struct reference *reference, i
     return STATUS_OK;
 }
 
-static void check_tenant(const char *fixture, const char *tenant, int tensors) {
+struct row { /* no pointers: rows travel to the test's own process */
+    char fixture[24], recipe[8], tenant[4];
+    int tensors;
+};
+
+/* The numbers of tensors: read from the files' headers with Python's json. */
+static struct row rows[] = {
+    {"qwen3_moe_tiny", "sgd", "ada", 76},       {"qwen3_moe_tiny", "sgd", "bob", 168},
+    {"qwen3_moe_tiny", "sgd", "cyd", 44},       {"qwen3_moe_tiny", "sgd", "dov", 70},
+    {"qwen3_moe_tiny", "sgd", "eve", 168},      {"qwen3_moe_tiny", "adamw", "ada", 68},
+    {"qwen3_moe_tiny", "adamw", "dov", 68},     {"qwen3_moe_tiny", "router", "ada", 136},
+    {"qwen3_moe_tiny", "router", "dov", 136},   {"qwen3_moe_uneven", "sgd", "fay", 71},
+    {"qwen3_moe_uneven", "sgd", "gus", 133},    {"qwen3_moe_uneven", "adamw", "fay", 68},
+    {"qwen3_moe_uneven", "router", "gus", 220}, {"qwen3_moe_medium", "sgd", "ola", 50},
+    {"qwen3_moe_medium", "sgd", "pia", 106},
+};
+#define ROWS (sizeof rows / sizeof *rows)
+
+static char *row_path(char path[PATH_ROOM], const struct row *row) {
+    snprintf(path, PATH_ROOM, "fixtures/golden/%s/golden/%s/%s.safetensors", row->fixture, row->recipe, row->tenant);
+    return path;
+}
+
+ParameterizedTestParameters(golden, every_tensor_of_a_file) {
+    return cr_make_param_array(struct row, rows, ROWS);
+}
+
+ParameterizedTest(struct row *row, golden, every_tensor_of_a_file) {
     struct study study;
     struct check check = {.study = &study};
-    char path[256];
-    study_open(&study, fixture, tenant, DTYPE_F64);
-    study_three_steps(&study);
-    snprintf(path, sizeof path, "fixtures/golden/%s/golden/sgd/%s.safetensors", fixture, tenant);
-    cr_assert_eq(safetensors_open(&check.file, path), STATUS_OK, "%s", status_note());
+    char path[PATH_ROOM];
+    study_open(&study, row->fixture, row->tenant, DTYPE_F64);
+    study_recipe(&study, row->fixture, row->recipe);
+    study_recipe_steps(&study, 0);
+    cr_assert_eq(safetensors_open(&check.file, row_path(path, row)), STATUS_OK, "%s", status_note());
     check.done = calloc((size_t)check.file.count, sizeof *check.done);
     struct reference_hooks hooks = {&check, golden_hook, golden_acquired};
     struct reference_options options = {.norm = true};
     cr_assert_eq(reference_run(&study.job, &options, &hooks), STATUS_OK, "%s", status_note());
     for (int i = 0; i < check.file.count; i++)
-        cr_assert(check.done[i], "%s was not compared", check.file.entries[i].name);
-    cr_assert_eq(check.compared, tensors);
+        cr_assert(check.done[i], "%s: %s was not compared", path, check.file.entries[i].name);
+    cr_assert_eq(check.compared, row->tensors);
     free(check.done);
     safetensors_close(&check.file);
     study_close(&study);
 }
 
-/* The numbers of tensors: read from the files' headers with Python's json. */
-Test(golden, tiny_ada) {
-    check_tenant("qwen3_moe_tiny", "ada", 76);
-}
-Test(golden, tiny_bob) {
-    check_tenant("qwen3_moe_tiny", "bob", 168);
-}
-Test(golden, tiny_cyd) {
-    check_tenant("qwen3_moe_tiny", "cyd", 44);
-}
-Test(golden, tiny_dov) {
-    check_tenant("qwen3_moe_tiny", "dov", 70);
-}
-Test(golden, tiny_eve) {
-    check_tenant("qwen3_moe_tiny", "eve", 168);
-}
-Test(golden, uneven_fay) {
-    check_tenant("qwen3_moe_uneven", "fay", 71);
-}
-Test(golden, uneven_gus) {
-    check_tenant("qwen3_moe_uneven", "gus", 133);
+Test(golden, every_file_has_a_row) {
+    glob_t files;
+    cr_assert_eq(glob("fixtures/golden/qwen3_*/golden/*/*.safetensors", 0, NULL, &files), 0);
+    cr_assert_eq(files.gl_pathc, ROWS);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        bool found = false;
+        for (size_t j = 0; j < ROWS; j++) {
+            char path[PATH_ROOM];
+            found = found || strcmp(row_path(path, &rows[j]), files.gl_pathv[i]) == 0;
+        }
+        cr_assert(found, "%s is compared by no test", files.gl_pathv[i]);
+    }
+    globfree(&files);
 }
 
 /* Without a tenant, and with one that is switched off, the base model answers; a switched-off tenant to the last bit.

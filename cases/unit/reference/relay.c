@@ -54,6 +54,22 @@ static void assert_rounding(const char *fixture, const char *tenant) {
     study_close(&study);
 }
 
+static void assert_rounding_of_recipe(const char *fixture, const char *tenant, const char *recipe) {
+    struct study study;
+    struct rounding rounding = {0};
+    study_open(&study, fixture, tenant, DTYPE_F32);
+    study_recipe(&study, fixture, recipe);
+    study_recipe_steps(&study, 0);
+    study_run(&study, (struct reference_options){.bounds = true}, rounding_hook, &rounding);
+    cr_assert_gt(rounding.points, 900);
+    study_close(&study);
+}
+
+Test(relay, a_float32_record_of_a_recipe_lies_within_every_bound) {
+    assert_rounding_of_recipe("qwen3_moe_tiny", "ada", "adamw");
+    assert_rounding_of_recipe("qwen3_moe_uneven", "gus", "router");
+}
+
 Test(relay, a_float32_record_lies_within_every_bound) {
     assert_rounding("qwen3_moe_tiny", "eve");
     assert_rounding("qwen3_moe_uneven", "gus");

@@ -222,6 +222,81 @@ Test(remake, errors_of_the_operands_are_carried) {
     study_close(&study);
 }
 
+/* ---- and operation by operation: after every point each element is known to SHARE of itself, and the other run goes
+ * on from somewhere within. What it makes of that must lie within the bound; nothing piles up, so the bounds say
+ * something everywhere. */
+#define SHARE 1e-8
+
+struct steps {
+    struct drift drift;
+    double worst[PHASE_COUNT];
+    int infinite;
+};
+
+static bool is_exact(const struct point *point) {
+    bool integers =
+        point->activation == ACT_INPUT_IDS || point->activation == ACT_LABELS || point->activation == ACT_TOPK_INDEX;
+    return integers || (point->scalar && strcmp(point->scalar, "count") == 0);
+}
+
+static enum status steps_truth(void *context, const struct point *point, struct value *value) {
+    struct steps *steps = context;
+    TRY(kept_hook(&steps->drift.truth, point, value));
+    struct value e = *value;
+    e.x = value->e;
+    TRY(kept_hook(&steps->drift.bound, point, &e));
+    for (int64_t i = 0; i < elements_of(value); i++)
+        value->e[i] = is_exact(point) ? 0 : SHARE * fabs(value->x[i]);
+    return STATUS_OK;
+}
+
+static enum status steps_other(void *context, const struct point *point, struct value *value) {
+    struct steps *steps = context;
+    int at = steps->drift.perturb++;
+    const double *x = steps->drift.truth.value[at].x, *e = steps->drift.bound.value[at].x;
+    char name[POINT_NAME_MAX];
+    cr_assert_str_eq(point_name(name, point), steps->drift.truth.name[at]);
+    for (int64_t i = 0; i < elements_of(value); i++) {
+        double error = fabs(value->x[i] - x[i]);
+        if (point->activation == ACT_TOPK_INDEX)
+            error = 0; /* the other run's choices are its own */
+        cr_assert(error <= e[i], "%s[%lld]: %g off, bound %g", name, (long long)i, error, e[i]);
+        steps->infinite += isinf(e[i]) != 0;
+        if (error > 0)
+            steps->worst[point->phase] = fmax(steps->worst[point->phase], error / e[i]);
+        double within = 0.999 * SHARE * fabs(x[i]) * uniform((uint64_t)i * 3 + (uint64_t)at);
+        value->x[i] = is_exact(point) ? x[i] : x[i] + within;
+    }
+    return STATUS_OK;
+}
+
+static void carried_by_recipe(const char *fixture, const char *tenant, const char *recipe) {
+    static const enum phase phases[] = {PHASE_DELTA, PHASE_FORWARD,   PHASE_BACKWARD, PHASE_GRAD,
+                                        PHASE_CLIP,  PHASE_OPTIMIZER, PHASE_UPDATE};
+    struct study study;
+    struct steps steps = {0};
+    study_open(&study, fixture, tenant, DTYPE_F64);
+    study_recipe(&study, fixture, recipe);
+    study.job.clip.max /= 4; /* every step clips */
+    study_recipe_steps(&study, 0);
+    study_run(&study, (struct reference_options){.bounds = true}, steps_truth, &steps);
+    study_run(&study, (struct reference_options){0}, steps_other, &steps);
+    cr_assert_eq(steps.drift.perturb, steps.drift.truth.count);
+    cr_assert_eq(steps.infinite, 0);
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        cr_assert_gt(steps.worst[phases[i]], 0.2, "%s: %g of the bound", phase_name(phases[i]), steps.worst[phases[i]]);
+    kept_free(&steps.drift.truth);
+    kept_free(&steps.drift.bound);
+    study_close(&study);
+}
+
+/* Clipping by either norm, SGD and AdamW, base parameters, a tied embedding. */
+Test(remake, errors_are_carried_by_every_operation_of_a_recipe) {
+    carried_by_recipe("qwen3_moe_uneven", "gus", "router");
+    carried_by_recipe("qwen3_moe_uneven", "fay", "adamw");
+    carried_by_recipe("qwen3_moe_tiny", "dov", "router");
+}
+
 /* Constants are what the subject holds, so an update is p - (float)0.1 * buf, to the last bit of a double. */
 struct update {
     struct value p[2], buffer[2];

@@ -27,29 +27,52 @@ static void open_fixture(struct study *study, const char *fixture, enum dtype dt
     int64_t vocab = checkpoint_config(job->model)->vocab;
     cr_assert_eq(batches_open(&job->micro, &job->micros, path, vocab), STATUS_OK, "%s", status_note());
     set_up(study, dtype);
-    job->tenants = 1;
 }
 
-void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype) {
+void study_tenant(struct study *study, const char *fixture, const char *name) {
+    struct tenant *tenant = &study->tenant[study->job.tenants++];
     char path[256];
-    open_fixture(study, fixture, dtype);
-    snprintf(path, sizeof path, "fixtures/golden/%s/adapters/%s", fixture, tenant);
-    snprintf(study->tenant[0].name, sizeof study->tenant[0].name, "%s", tenant);
-    cr_assert_eq(adapter_open(&study->tenant[0].adapter, path, checkpoint_inventory(study->job.model)), STATUS_OK, "%s",
+    snprintf(path, sizeof path, "fixtures/golden/%s/adapters/%s", fixture, name);
+    snprintf(tenant->name, sizeof tenant->name, "%s", name);
+    cr_assert_eq(adapter_open(&tenant->adapter, path, checkpoint_inventory(study->job.model)), STATUS_OK, "%s",
                  status_note());
 }
 
-void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype) {
+void study_open(struct study *study, const char *fixture, const char *tenant, enum dtype dtype) {
     open_fixture(study, fixture, dtype);
+    study_tenant(study, fixture, tenant);
+}
+
+void study_trains(struct study *study, const char *glob) {
+    const struct inventory *inventory = checkpoint_inventory(study->job.model);
+    int found = 0;
+    cr_assert_leq(inventory->count, STUDY_PARAMS);
+    for (int i = 0; i < inventory->count; i++) {
+        if (inventory->params[i].alias >= 0 || !glob_match(glob, inventory->params[i].name))
+            continue;
+        study->trains[i] = true;
+        found++;
+    }
+    cr_assert_gt(found, 0, "%s matches no parameter", glob);
+    study->job.trains = study->trains;
+}
+
+void study_made_tenant(struct study *study, const char *const *modules) {
     static const char *const router[] = {"mlp.gate.weight"};
+    struct tenant *tenant = &study->tenant[study->job.tenants++];
     struct adapter_spec spec = {.rank = 2, .alpha = 3, .seed = 5, .target_modules = modules};
     spec.parameters = 1;
     spec.target_parameters = router;
     while (modules[spec.modules])
         spec.modules++;
-    snprintf(study->tenant[0].name, sizeof study->tenant[0].name, "made");
-    cr_assert_eq(adapter_make(&study->tenant[0].adapter, &spec, checkpoint_inventory(study->job.model), "test:1"),
-                 STATUS_OK, "%s", status_note());
+    snprintf(tenant->name, sizeof tenant->name, "made");
+    cr_assert_eq(adapter_make(&tenant->adapter, &spec, checkpoint_inventory(study->job.model), "test:1"), STATUS_OK,
+                 "%s", status_note());
+}
+
+void study_make(struct study *study, const char *fixture, const char *const *modules, enum dtype dtype) {
+    open_fixture(study, fixture, dtype);
+    study_made_tenant(study, modules);
 }
 
 void study_config(struct study *study, const char *json, enum dtype dtype) {
@@ -84,8 +107,40 @@ void study_acquire(struct study *study, int tenant) {
     add_action(study, ACTION_ACQUIRE, tenant);
 }
 
+static struct action *open_window(struct study *study, int tenant) {
+    for (int i = study->job.actions - 1; i >= 0; i--) {
+        struct action *action = &study->action[i];
+        if (action->tenant == tenant && action->kind != ACTION_ACCUMULATE && action->kind != ACTION_EVALUATE)
+            return NULL;
+        if (action->tenant == tenant && action->kind == ACTION_ACCUMULATE && action->opens)
+            return action;
+    }
+    return NULL;
+}
+
+void study_accumulate(struct study *study, int tenant, int micros, const int *micro) {
+    bool opens = !open_window(study, tenant);
+    struct action *action = add_action(study, ACTION_ACCUMULATE, tenant);
+    action->opens = opens;
+    action->micros = micros;
+    action->micro = micro;
+}
+
+void study_step(struct study *study, int tenant) {
+    for (struct action *a = open_window(study, tenant); a < &study->action[study->job.actions]; a++)
+        if (a->kind == ACTION_ACCUMULATE && a->tenant == tenant)
+            a->step = study->job.steps;
+    add_action(study, ACTION_STEP, tenant);
+    study->job.steps++;
+}
+
+void study_release(struct study *study, int tenant) {
+    add_action(study, ACTION_RELEASE, tenant);
+}
+
 void study_train(struct study *study, int tenant, int micros, const int *micro) {
     struct action *action = add_action(study, ACTION_TRAIN, tenant);
+    action->opens = true;
     action->micros = micros;
     action->micro = micro;
     study->job.steps++;
@@ -94,6 +149,7 @@ void study_train(struct study *study, int tenant, int micros, const int *micro) 
 void study_evaluate(struct study *study, int tenant, bool disabled, int micro) {
     static const int numbers[] = {0, 1, 2, 3, 4, 5};
     struct action *action = add_action(study, ACTION_EVALUATE, tenant);
+    action->opens = true;
     action->disabled = disabled;
     action->micros = 1;
     action->micro = &numbers[micro];
@@ -102,6 +158,12 @@ void study_evaluate(struct study *study, int tenant, bool disabled, int micro) {
 
 void study_export(struct study *study, int tenant) {
     add_action(study, ACTION_EXPORT, tenant);
+}
+
+void study_recipe_steps(struct study *study, int tenant) {
+    study_acquire(study, tenant);
+    for (int i = 0; i < STUDY_STEPS; i++)
+        study_train(study, tenant, study->micros[i], study->window[i]);
 }
 
 void study_three_steps(struct study *study) {

@@ -90,14 +90,14 @@ static enum status there_and_back(struct comm *comm, void *context) {
     TRY(route_to_experts(&route, &subject, "experts", table, route.token, COLUMNS, rows));
     cr_expect_eq(expect_rows(scene, rank, rows, route.begin), route.arrived);
     answer(scene, rank, &route, rows);
-    TRY(route_to_sources(&route, &subject, "experts", rows, COLUMNS, home));
+    TRY(route_to_sources(&route, &subject, "experts", PHASE_FORWARD, rows, COLUMNS, home));
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < COLUMNS; j++)
             cr_expect_eq(home[i * COLUMNS + j], row_code(first + i / scene->choices, index[i], j),
                          "rank %d row %d column %d", rank, (int)i, (int)j);
     /* the way of the gradients: every copy has a row of its own */
     TRY(route_to_experts(&route, &subject, "experts", home, route.choice, COLUMNS, rows));
-    TRY(route_to_sources(&route, &subject, "experts", rows, COLUMNS, home));
+    TRY(route_to_sources(&route, &subject, "experts", PHASE_FORWARD, rows, COLUMNS, home));
     for (int64_t i = 0; i < n; i++)
         cr_expect_eq(home[i * COLUMNS], row_code(first + i / scene->choices, index[i], 0));
     route_free(subject.ops, &route);

@@ -72,12 +72,14 @@ Test(hooks, disabled_is_the_base) {
     struct run run = {0};
     int micro = 0;
     job_of(&made, TINY, "ada", NULL, DTYPE_F64, 1, 2);
-    made.actions[1] = (struct action){.kind = ACTION_EVALUATE, .tenant = 0, .micros = 1, .micro = &micro, .step = 0};
+    made.actions[1] =
+        (struct action){.kind = ACTION_EVALUATE, .tenant = 0, .micros = 1, .micro = &micro, .opens = true, .step = 0};
     made.actions[2] = (struct action){.kind = ACTION_ENTER, .tenant = 0};
     made.actions[3] = (struct action){
-        .kind = ACTION_EVALUATE, .tenant = 0, .disabled = true, .micros = 1, .micro = &micro, .step = 1};
+        .kind = ACTION_EVALUATE, .tenant = 0, .disabled = true, .micros = 1, .micro = &micro, .opens = true, .step = 1};
     made.actions[4] = (struct action){.kind = ACTION_LEAVE, .tenant = 0};
-    made.actions[5] = (struct action){.kind = ACTION_EVALUATE, .tenant = -1, .micros = 1, .micro = &micro, .step = 2};
+    made.actions[5] =
+        (struct action){.kind = ACTION_EVALUATE, .tenant = -1, .micros = 1, .micro = &micro, .opens = true, .step = 2};
     made.job.actions = 6;
     run_world(&run, &made.job, mesh_of("ep", 2, "fsdp", 1));
     for (int rank = 0; rank < 2; rank++) {

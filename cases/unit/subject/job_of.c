@@ -18,7 +18,10 @@ static void add_tenant(struct made_job *made, const char *fixture, const char *n
     OK(adapter_open(&tenant->adapter, path, checkpoint_inventory(made->job.model)));
 }
 
-static void add_action(struct made_job *made, struct action action) {
+void add_action(struct made_job *made, struct action action) {
+    if (action.kind == ACTION_TRAIN || action.kind == ACTION_EVALUATE)
+        action.opens = true;
+    cr_assert_lt(made->job.actions, MOST_ACTIONS);
     made->actions[made->job.actions++] = action;
 }
 

@@ -4,12 +4,16 @@
 
 #include "ranks.h"
 
-#define STEPS 3
+enum {
+    STEPS = 3,
+    MOST_ACTIONS = 64,
+    MOST_TENANTS = 16
+};
 
 struct made_job {
     struct job job;
-    struct tenant tenants[2];
-    struct action actions[16];
+    struct tenant tenants[MOST_TENANTS];
+    struct action actions[MOST_ACTIONS];
     int micros[STEPS];
 };
 
@@ -20,6 +24,8 @@ void job_of(struct made_job *out, const char *fixture, const char *first, const 
 /* qwen3_moe_uneven with a made tenant `mad` beside gus: a dense layer, a tied head and a router that have adapters, two
  * micro-batches in one step, evaluations with and without adapter, an export. */
 void tied_job_of(struct made_job *out);
+/* Behind the last; a training step or an evaluation opens its step. */
+void add_action(struct made_job *made, struct action action);
 void job_done(struct made_job *made);
 
 struct kept { /* one record */

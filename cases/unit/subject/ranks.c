@@ -87,5 +87,6 @@ struct subject bare_subject(struct comm *comm, const struct mesh *mesh, enum dty
         .rank = comm_rank(comm),
         .world = comm_world(comm),
         .slots.acting = -1,
+        .sum_divisor = 1,
     };
 }
