@@ -27,6 +27,7 @@ LIBRARIES = $(PARTS:%=$(BUILD)/lib%.a)
 # the order in which the linker needs them: users first
 LINK = $(BUILD)/libharness.a $(BUILD)/libreports.a $(BUILD)/libsharded.a $(BUILD)/libreference.a $(BUILD)/liblayout.a $(BUILD)/libcore.a
 
+.SECONDARY:
 .PHONY: all
 all: $(BUILD)/shardproof
 

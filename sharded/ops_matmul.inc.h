@@ -96,7 +96,7 @@ static void (*const REAL_NAME(tiles)[MATMUL_ROWS][MATMUL_VECTORS])(const struct 
 
 /* Columns of B lie in memory one after another in k: turned SQUARE by SQUARE in registers of 16 bytes. */
 #define SQUARE (128 / REAL_BITS)
-typedef REAL REAL_NAME(quad) __attribute__((vector_size(16), aligned(REAL_BITS / 8)));
+typedef REAL REAL_NAME(quad) __attribute__((vector_size(16), aligned(REAL_BITS / 8), may_alias));
 
 static inline void REAL_NAME(turn_square)(const REAL *from, int64_t from_row, REAL *to, int64_t to_row) {
     REAL_NAME(quad) x[SQUARE];
