@@ -113,9 +113,10 @@ Test(cli, refuses_adapter_settings) {
     refuse_adapter(NULL, "{}", CONFIG ":1", "'peft_type'");
     refuse_adapter(NULL, "{\"peft_type\": \"IA3\", \"r\": 2, \"lora_alpha\": 4, " TARGETS, CONFIG ":1", "LORA");
     refuse_adapter(NULL, "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 4, " TARGETS, ADA, "expected [36,20]");
-    refuse_adapter(NULL, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, \"target_modules\": []}", CONFIG, "");
+    refuse_adapter(NULL, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, \"target_modules\": []}", CONFIG ":1",
+                   "match nothing in the model, expected at least one target");
     refuse_adapter(NULL, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, \"target_modules\": [\"w_proj\"]}",
-                   CONFIG, "w_proj");
+                   CONFIG ":1", "match nothing");
 }
 
 Test(cli, refuses_a_folder_that_is_no_adapter) {
@@ -157,7 +158,7 @@ static void refuse_model(void (*change)(struct tensor_list *list), const char *c
 Test(cli, refuses_models_that_do_not_fit) {
     refuse_model(drop_head, NULL, "#/model/model.safetensors", "no tensor '" HEAD "'");
     refuse_model(narrow_head, NULL, "#/model/model.safetensors", "[52,20], expected [53,20]");
-    refuse_model(NULL, "{\"model_type\": \"qwen3_moe\"", "#/model/config.json:1", "well-formed");
+    refuse_model(NULL, "{\"model_type\": \"qwen3_moe\",\n\n", "#/model/config.json:3", "well-formed");
     refuse_model(NULL, "{\"model_type\": \"qwen3_moe\"}", "#/model/config.json:1", "expected");
     refuse_model(NULL, "{\n\"model_type\": \"llama\"}", "#/model/config.json:2", "'llama' is not supported");
 }
@@ -179,7 +180,7 @@ Test(cli, refuses_shards_that_are_missing) {
     scratch_copy(&scratch, UNEVEN "/model/config.json", "model/config.json");
     scratch_copy(&scratch, UNEVEN "/model/model.safetensors.index.json", "model/model.safetensors.index.json");
     char *path = scratch_case(&scratch, "case.yaml", 2, "model: model");
-    REFUSED(&scratch, "#/model/model.safetensors.index.json:6", "not in the folder", path);
+    REFUSED(&scratch, "#/model/model.safetensors.index.json:7", "expected a file of the folder", path);
     free(scratch_write(&scratch, "model/model.safetensors.index.json",
                        "{\"weight_map\": {\"a\": \"../x.safetensors\"}}"));
     REFUSED(&scratch, "#/model/model.safetensors.index.json:1", "inside the folder", path);
@@ -243,7 +244,12 @@ Test(cli, refuses_layouts_at_their_line) {
         {"mesh: {ep: 2, fsdp: 2}\ntensors:\n  \"*\": \"((out) in)\"\n", 3, "do not nest"},
         {"mesh: {ep: 2, fsdp: 2}\naxes: {out: 1}\ntensors:\n  \"*\": \"out in\"\n", 4, "model.embed_tokens.weight"},
         {"mesh: {ep: 2, fsdp: 2}\ntensors:\n  \"*.experts.*\": \"expert[ep] out in\"\n  \"*\": \"out in\"\n", 4, "1 "},
-        {"mesh: {ep: 2, fsdp: 4}\ntensors:\n  \"*\": \"out in\"\n", 1, "mesh"},
+        {"mesh: {ep: 2, fsdp: 2}\ntensors:\n  \"*.experts.*.lora_?\": \"expert out[fsdp] in\"\n"
+         "  \"*.experts.*\": \"expert[ep] out in\"\n  \"*norm*\": \"hidden\"\n  \"*\": \"out in\"\n",
+         3, "experts are not cut by ep first"},
+        {"mesh: {ep: 2, fsdp: 2}\naxes: {rank: 3}\ntensors:\n  \"*.experts.*.lora_A\": \"expert[ep] rank in\"\n"
+         "  \"*.experts.*\": \"expert[ep] out in\"\n  \"*norm*\": \"hidden\"\n  \"*\": \"out in\"\n",
+         4, "gate_up_proj.lora_A: axis 'rank' has size 3 in 'axes', expected 4"},
         {"mesh: {ep: 2, fsdp: 2}\ntensors: {}\n", 2, "empty"},
         {"mesh: {ep: 2, fsdp: 2}\n", 1, "'tensors' is missing"},
         {"mesh: {ep: 2, fsdp: 2}\ntensor: {}\n", 2, "did you mean 'tensors'?"},
@@ -266,13 +272,26 @@ Test(cli, refuses_layouts_at_their_line) {
 
 static const struct {
     const char *vector, *what;
-} vectors[] = {{"tiny7", "7 bytes"},         {"empty", "0 bytes"},         {"n_max", "18446744073709551615 bytes"},
-               {"overlap", "begins at 0"},   {"hole", "begins at 4"},      {"bits_overflow", "overflows"},
-               {"deep", "nesting"},          {"dup_diff", "stands twice"}, {"extra_trailing_byte", "bytes of data"},
-               {"neg_shape", "expected"},    {"hdr_array", "expected"},    {"size_mismatch", "expected"},
-               {"bad_utf8", "UTF-8"},        {"dtype_unknown", "F128"},    {"ok", "'a'"},
-               {"escaped_name", "'a"},       {"zero_elem_mid", "'"},       {"overflow_then_zero", "overflows"},
-               {"offsets_desc", "expected"}, {"two_objs", "expected"}};
+} vectors[] = {{"tiny7", "7 bytes"},
+               {"empty", "0 bytes"},
+               {"n_max", "18446744073709551615 bytes"},
+               {"overlap", "begins at 0"},
+               {"hole", "begins at 4"},
+               {"bits_overflow", "overflows"},
+               {"deep", "nesting"},
+               {"dup_diff", "stands twice"},
+               {"extra_trailing_byte", "bytes of data"},
+               {"neg_shape", "expected"},
+               {"hdr_array", "expected"},
+               {"size_mismatch", "expected"},
+               {"bad_utf8", "UTF-8"},
+               {"dtype_unknown", "an unknown dtype"},
+               {"ok", "'a'"},
+               {"escaped_name", "'a"},
+               {"zero_elem_mid", "'"},
+               {"overflow_then_zero", "overflows"},
+               {"offsets_desc", "expected"},
+               {"two_objs", "expected"}};
 
 static void put_vector(const struct scratch *scratch, const char *vector, const char *name) {
     char from[256];

@@ -114,6 +114,19 @@ Test(matmul, is_one_chain_per_element) {
     }
 }
 
+/* Shapes at which a copy of A pays: turned, or rows a multiple of 4 KiB apart; several blocks of rows and slices of k.
+ */
+Test(matmul, is_one_chain_per_element_when_large) {
+    const struct layout turned = {.a_turned = true, .b_turned = true, .gap = 2}, straight = {.b_turned = true};
+    for (int i = 0; i < isa_count(); i++) {
+        check_chain(isa_at(i), DTYPE_F64, 133, 131, 259, turned);
+        check_chain(isa_at(i), DTYPE_F32, 261, 257, 37, turned);
+        check_chain(isa_at(i), DTYPE_F32, 33, 257, 259, turned);
+        check_chain(isa_at(i), DTYPE_F64, 131, 128, 512, straight);
+        check_chain(isa_at(i), DTYPE_F32, 33, 256, 1024, straight);
+    }
+}
+
 /* C in pieces of columns, and the chain in pieces of k that rests in C between. */
 Test(matmul, columns_and_depth_can_be_cut) {
     const int64_t m = 9, n = 83, k = 300;
