@@ -147,8 +147,8 @@ static inline void REAL_NAME(turn_square)(const REAL *from, int64_t from_row, RE
 static void REAL_NAME(turn)(int64_t rows, int64_t columns, const REAL *from, int64_t from_row, REAL *to,
                             int64_t to_row) {
     int64_t whole_rows = rows / SQUARE * SQUARE, whole_columns = columns / SQUARE * SQUARE;
-    for (int64_t j = 0; j < whole_columns; j += SQUARE)
-        for (int64_t i = 0; i < whole_rows; i += SQUARE)
+    for (int64_t i = 0; i < whole_rows; i += SQUARE)
+        for (int64_t j = 0; j < whole_columns; j += SQUARE)
             REAL_NAME(turn_square)(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = j < whole_columns ? whole_rows : 0; i < rows; i++)

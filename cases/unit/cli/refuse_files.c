@@ -76,7 +76,7 @@ static void one_row_less(struct tensor_list *list) {
 }
 
 static void integers(struct tensor_list *list) {
-    listed(list, KEY)->tensor.dtype = DTYPE_I64;
+    listed(list, KEY)->tensor.dtype = DTYPE_I32; /* of the same size as F32 */
 }
 
 static void refuse_adapter(void (*change)(struct tensor_list *list), const char *config, const char *place,
@@ -105,7 +105,7 @@ Test(cli, refuses_adapters_that_do_not_fit) {
     refuse_adapter(foreign_key, NULL, ADA, "q_proj.lora_A.weight' belongs to no target");
     refuse_adapter(doubled_prefix, NULL, ADA, "the prefix 'base_model.model.' stands twice");
     refuse_adapter(one_row_less, NULL, ADA, "has shape [23,20], expected [24,20]");
-    refuse_adapter(integers, NULL, ADA, "has type I64");
+    refuse_adapter(integers, NULL, ADA, "has type I32");
 }
 
 Test(cli, refuses_adapter_settings) {
