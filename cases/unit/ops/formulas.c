@@ -1,82 +1,9 @@
-/* Every operation of the table against its formula in long double, within a bound that counts the roundings on the way.
- *
- * u = 2^-53 or 2^-24, gamma(k) = k u / (1 - k u): k roundings in a row change a result by at most gamma(k) relative; a
- * sum of products of n terms is off by at most gamma(n) sum |terms|. exp and log are within 1 ulp, so 2 u. Constants
- * are taken as the dtype rounds them. Where an operation has several results, each is judged from those it was computed
- * from. */
-#include "run.h"
+/* Every operation of the table but attention against its formula in long double, within a bound that counts the
+ * roundings on the way (formula.h). */
+#include "formula.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
-
-typedef long double real;
-
-static enum dtype dtype;
-static const struct ops *ops;
-
-static real u(void) {
-    return dtype == DTYPE_F64 ? 0x1p-53L : 0x1p-24L;
-}
-
-static real gamma_of(real roundings) {
-    return roundings * u() / (1 - roundings * u());
-}
-
-static real rounded(double x) {
-    return dtype == DTYPE_F64 ? (real)x : (real)(float)x;
-}
-
-static real at(const void *x, int64_t i) {
-    return dtype == DTYPE_F64 ? (real)((const double *)x)[i] : (real)((const float *)x)[i];
-}
-
-enum {
-    MOST = 40
-};
-static void *owned[MOST];
-static int owned_count;
-
-static void *room(int64_t count) {
-    cr_assert(owned_count < MOST);
-    return owned[owned_count++] = ops->allocate((size_t)count * dtype_bytes(dtype));
-}
-
-static void *made(int stream, int64_t count) {
-    void *x = room(count);
-    for (int64_t i = 0; i < count; i++)
-        if (dtype == DTYPE_F64)
-            ((double *)x)[i] = number_at(stream, i);
-        else
-            ((float *)x)[i] = (float)number_at(stream, i);
-    return x;
-}
-
-static void *made_positive(int stream, int64_t count) { /* (0, 4) */
-    void *x = made(stream, count);
-    for (int64_t i = 0; i < count; i++)
-        if (dtype == DTYPE_F64)
-            ((double *)x)[i] += 2.001;
-        else
-            ((float *)x)[i] += 2.001f;
-    return x;
-}
-
-static void close_to(const char *what, const void *got, int64_t i, real want, real bound) {
-    real error = fabsl(at(got, i) - want);
-    cr_assert(error <= bound, "%s %s: %s[%d] = %.17Lg, want %.17Lg: off by %.3Lg, %.3Lg allowed", ops->name,
-              dtype_name(dtype), what, (int)i, at(got, i), want, error, bound);
-}
-
-/* Runs a check in both dtypes, on the best instruction set (bits.c says that the others agree). */
-static void both(void (*check)(void)) {
-    ops = isa_at(isa_count() - 1);
-    for (int d = 0; d < 2; d++) {
-        dtype = d ? DTYPE_F32 : DTYPE_F64;
-        check();
-        while (owned_count)
-            ops->release(owned[--owned_count]);
-    }
-}
 
 enum {
     R = 11,
@@ -107,7 +34,7 @@ static void elementwise(void) {
     cr_assert(fabsl((real)ops->sum(dtype, R * N, a) - sum) <= gamma_of(R * N - 1) * size, "sum");
 }
 Test(formulas, elementwise) {
-    both(elementwise);
+    both_dtypes(elementwise);
 }
 
 static void sgd(void) {
@@ -120,7 +47,7 @@ static void sgd(void) {
     }
 }
 Test(formulas, sgd) {
-    both(sgd);
+    both_dtypes(sgd);
 }
 
 /* Sum of squares n, times 1/n, plus eps: n + 2 on a positive number; root halves them and adds 1; quotient 1. */
@@ -140,7 +67,7 @@ static void rms_norm(void) {
     }
 }
 Test(formulas, rms_norm) {
-    both(rms_norm);
+    both_dtypes(rms_norm);
 }
 
 /* t: one product and n chained; s s s t /n x: 5 more; two sums: n + 8 on the terms' sizes. */
@@ -162,7 +89,7 @@ static void rms_norm_backward(void) {
     }
 }
 Test(formulas, rms_norm_backward) {
-    both(rms_norm_backward);
+    both_dtypes(rms_norm_backward);
 }
 
 /* In float64 (v = 2^-53), with L = (2i/d) ln theta: ln 2v, 2i/d 1v, product 1v: L is off by 4 v L; exp 2v, times pos
@@ -182,7 +109,7 @@ static void rotary_tables(void) {
     }
 }
 Test(formulas, rotary_tables) {
-    both(rotary_tables);
+    both_dtypes(rotary_tables);
 }
 
 static void rotary(void) {
@@ -209,30 +136,14 @@ static void rotary(void) {
     }
 }
 Test(formulas, rotary) {
-    both(rotary);
-}
-
-/* x - max is off by u |x - max|, exp by 2 u: a term by (|x - max| + 2) u, the sum by the widest term and n - 1;
- * quotient 1. */
-static void check_softmax(const char *what, int64_t n, const void *x, const void *y, int64_t first) {
-    real maximum = at(x, first), least = at(x, first), sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        maximum = fmaxl(maximum, at(x, first + j));
-        least = fminl(least, at(x, first + j));
-    }
-    for (int64_t j = 0; j < n; j++)
-        sum += expl(at(x, first + j) - maximum);
-    for (int64_t j = 0; j < n; j++) {
-        real below = maximum - at(x, first + j), want = expl(-below) / sum;
-        close_to(what, y, first + j, want, gamma_of(below + (maximum - least) + (real)n + 5) * want);
-    }
+    both_dtypes(rotary);
 }
 
 static void softmax(void) {
     void *x = made(1, R * N), *y = room(R * N), *dy = made(2, R * N), *dx = room(R * N);
     ops->softmax(dtype, R, N, x, y);
     for (int64_t r = 0; r < R; r++)
-        check_softmax("softmax", N, x, y, r * N);
+        close_to_softmax("softmax", N, x, y, r * N);
     ops->softmax_backward(dtype, R, N, y, dy, dx);
     for (int64_t i = 0; i < R * N; i++) {
         real t = 0, size = 0;
@@ -245,104 +156,7 @@ static void softmax(void) {
     }
 }
 Test(formulas, softmax) {
-    both(softmax);
-}
-
-struct heads {
-    int64_t B, T, H, G, D; /* G key-value heads */
-};
-static const struct heads z = {2, 35, 6, 2, 5};
-
-static int64_t q_at(int64_t b, int64_t t, int64_t h) {
-    return ((b * z.T + t) * z.H + h) * z.D;
-}
-
-static int64_t kv_at(int64_t b, int64_t t, int64_t h) {
-    return ((b * z.T + t) * z.G + h / (z.H / z.G)) * z.D;
-}
-
-struct total { /* a sum of products, and of their sizes */
-    real x, size;
-};
-
-static struct total dot(const void *a, int64_t i, int64_t a_step, const void *b, int64_t j, int64_t b_step, int64_t n) {
-    struct total total = {0, 0};
-    for (int64_t l = 0; l < n; l++) {
-        real term = at(a, i + l * a_step) * at(b, j + l * b_step);
-        total.x += term;
-        total.size += fabsl(term);
-    }
-    return total;
-}
-
-static void attention(void) {
-    int64_t squares = z.B * z.H * z.T * z.T, wide = z.B * z.T * z.H * z.D, narrow = z.B * z.T * z.G * z.D;
-    void *q = made(1, wide), *k = made(2, narrow), *v = made(3, narrow);
-    void *scores = room(squares), *p = room(squares), *context = room(wide);
-    real scale = rounded(1 / sqrt((double)z.D));
-    ops->attention(dtype, z.B, z.T, z.H, z.G, z.D, q, k, v, scores, p, context);
-    for (int64_t row = 0; row < z.B * z.H * z.T; row++) {
-        int64_t b = row / (z.H * z.T), h = row / z.T % z.H, t = row % z.T;
-        for (int64_t s = 0; s < z.T; s++) {
-            struct total score = dot(q, q_at(b, t, h), 1, k, kv_at(b, s, h), 1, s <= t ? z.D : 0);
-            close_to("scores", scores, row * z.T + s, score.x * scale, gamma_of((real)z.D + 1) * score.size * scale);
-            if (s > t)
-                close_to("p", p, row * z.T + s, 0, 0);
-        }
-        check_softmax("p", t + 1, scores, p, row * z.T);
-        for (int64_t j = 0; j < z.D; j++) {
-            struct total mix = dot(p, row * z.T, 1, v, kv_at(b, 0, h) + j, z.G * z.D, t + 1);
-            close_to("context", context, q_at(b, t, h) + j, mix.x, gamma_of((real)t + 1) * mix.size);
-        }
-    }
-}
-Test(formulas, attention) {
-    both(attention);
-}
-
-/* sum over the group's heads and t >= s of square[h,t,s] x[t,h,j] */
-static struct total gathered(const void *square, const void *x, int64_t b, int64_t s, int64_t g, int64_t j) {
-    struct total total = {0, 0};
-    for (int64_t h = g * (z.H / z.G); h < (g + 1) * (z.H / z.G); h++) {
-        int64_t from = ((b * z.H + h) * z.T + s) * z.T + s;
-        struct total one = dot(square, from, z.T, x, q_at(b, s, h) + j, z.H * z.D, z.T - s);
-        total.x += one.x;
-        total.size += one.size;
-    }
-    return total;
-}
-
-static void attention_backward(void) {
-    int64_t squares = z.B * z.H * z.T * z.T, wide = z.B * z.T * z.H * z.D, narrow = z.B * z.T * z.G * z.D;
-    void *q = made(1, wide), *k = made(2, narrow), *v = made(3, narrow), *p = made(4, squares), *dc = made(5, wide);
-    void *dp = room(squares), *ds = room(squares), *dq = room(wide), *dk = room(narrow), *dv = room(narrow);
-    real scale = rounded(1 / sqrt((double)z.D));
-    ops->attention_backward(dtype, z.B, z.T, z.H, z.G, z.D, q, k, v, p, dc, dp, ds, dq, dk, dv);
-    for (int64_t row = 0; row < z.B * z.H * z.T; row++) {
-        int64_t b = row / (z.H * z.T), h = row / z.T % z.H, t = row % z.T, first = row * z.T;
-        struct total pull = dot(p, first, 1, dp, first, 1, t + 1);
-        for (int64_t s = 0; s < z.T; s++) {
-            struct total want = dot(dc, q_at(b, t, h), 1, v, kv_at(b, s, h), 1, s <= t ? z.D : 0);
-            close_to("dp", dp, first + s, want.x, gamma_of((real)z.D) * want.size);
-            real share = s <= t ? at(p, first + s) : 0;
-            close_to("ds", ds, first + s, share * (at(dp, first + s) - pull.x),
-                     gamma_of((real)t + 3) * fabsl(share) * (fabsl(at(dp, first + s)) + pull.size));
-        }
-        for (int64_t j = 0; j < z.D; j++) {
-            struct total mix = dot(ds, first, 1, k, kv_at(b, 0, h) + j, z.G * z.D, t + 1);
-            close_to("dq", dq, q_at(b, t, h) + j, mix.x * scale, gamma_of((real)t + 2) * mix.size * scale);
-        }
-    }
-    for (int64_t i = 0; i < narrow; i++) {
-        int64_t b = i / (z.T * z.G * z.D), s = i / (z.G * z.D) % z.T, g = i / z.D % z.G;
-        struct total keys = gathered(ds, q, b, s, g, i % z.D), values = gathered(p, dc, b, s, g, i % z.D);
-        real terms = (real)((z.T - s) * (z.H / z.G));
-        close_to("dk", dk, i, keys.x * scale, gamma_of(terms + 1) * keys.size * scale);
-        close_to("dv", dv, i, values.x, gamma_of(terms) * values.size);
-    }
-}
-Test(formulas, attention_backward) {
-    both(attention_backward);
+    both_dtypes(softmax);
 }
 
 enum {
@@ -365,7 +179,7 @@ static void topk(void) {
         }
 }
 Test(formulas, topk) {
-    both(topk);
+    both_dtypes(topk);
 }
 
 static void router_weights(void) {
@@ -399,7 +213,7 @@ static void router_weights(void) {
     }
 }
 Test(formulas, router_weights) {
-    both(router_weights);
+    both_dtypes(router_weights);
 }
 
 static void combine(void) {
@@ -431,7 +245,7 @@ static void combine(void) {
     }
 }
 Test(formulas, combine) {
-    both(combine);
+    both_dtypes(combine);
 }
 
 /* s: exp 2, sum 1, quotient 1 = 4. h: and a product 5. 1 - s is off by gamma(5), 1 + g (1 - s) by gamma(7) (1 + |g|),
@@ -450,7 +264,7 @@ static void swiglu(void) {
     }
 }
 Test(formulas, swiglu) {
-    both(swiglu);
+    both_dtypes(swiglu);
 }
 
 /* The sum of exp as in softmax: its relative error is log's absolute one; log 2 u, sum 1. */
@@ -488,5 +302,5 @@ static void cross_entropy(void) {
     }
 }
 Test(formulas, cross_entropy) {
-    both(cross_entropy);
+    both_dtypes(cross_entropy);
 }
