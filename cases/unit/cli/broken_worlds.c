@@ -2,67 +2,48 @@
 #include "processes.h"
 #include "report.h"
 
-#include "sharded/board.h"
-
-#include <fcntl.h>
-#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define RANKS 4
 #define VICTIM 2
 #define NOTICED 2.0 /* seconds: the promise */
 #define SLACK 1.5   /* for a busy machine and a sanitizer */
 
-/* Long enough to be met at work: `steps` steps on four ranks; behind it a short case of the same world. */
-static char *long_case(const struct scratch *scratch, const char *limit, int steps) {
+/* Three cases: aaa_short, then bbb_long in the same world, long enough to be met at work, then one on three ranks. */
+static char *make_list(const struct scratch *scratch, const char *limit) {
     char *text = NULL;
     size_t length;
     FILE *file = open_memstream(&text, &length);
     fprintf(file,
-            "case: aaa_long\nmodel: @/model\nmesh: {ep: 2, fsdp: 2}\nlimit: %s\n"
+            "case: bbb_long\nmodel: @/model\nmesh: {ep: 2, fsdp: 2}\nlimit: %s\n"
             "tenants: {ada: {adapter: @/adapters/ada}}\nbatches: @/batches.safetensors\nscript:\n- acquire: ada\n",
             limit);
-    for (int i = 0; i < steps; i++)
+    for (int i = 0; i < 60; i++)
         fprintf(file, "- train: {tenant: ada, micro: [%d]}\n", i % 2);
     fclose(file);
-    char *path = scratch_write(scratch, "list/aaa.yaml", text);
+    scratch_mkdir(scratch, "list");
+    free(scratch_case(scratch, "list/a.yaml", 1, "case: aaa_short"));
+    free(scratch_write(scratch, "list/b.yaml", text));
+    free(scratch_case(scratch, "list/c.yaml", 3, "mesh: {ep: 3}"));
     free(text);
-    return path;
+    return scratch_path(scratch, "list");
 }
 
-/* Over MPI ranks are there long before a case runs: the board in the world's folder says when it is told to. */
-static bool case_runs(const struct scratch *scratch) {
-    glob_t found = {0};
-    char *pattern = scratch_path(scratch, "tmp/shardproof.*/board");
-    const size_t size = sizeof(struct board);
-    bool runs = false;
-    int file = glob(pattern, 0, NULL, &found) == 0 ? open(found.gl_pathv[0], O_RDONLY) : -1;
-    void *memory = file < 0 || lseek(file, 0, SEEK_END) < (off_t)size
-                       ? MAP_FAILED
-                       : mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
-    if (memory != MAP_FAILED) {
-        runs = atomic_load(&((struct board *)memory)->go) != 0;
-        munmap(memory, size);
-    }
-    if (file >= 0)
-        close(file);
-    globfree(&found);
-    free(pattern);
-    return runs;
+static bool has_printed(const struct command *command, const char *text) {
+    char *out = read_text(command->out_path);
+    bool found = strstr(out, text) != NULL;
+    free(out);
+    return found;
 }
 
+/* The ranks, once the short case has passed: they are up, and the long case is theirs next. */
 static struct processes ranks_at_work(const struct scratch *scratch, const struct command *command, bool mpi) {
-    struct processes ranks = {0};
-    while (ranks.count == 0 && now() - command->start < 20) {
-        if (!mpi || case_runs(scratch))
-            ranks = rank_processes(scratch, command->pid, mpi, RANKS);
+    while (!has_printed(command, "pass  aaa_short") && now() - command->start < 60)
         pause_ms(1);
-    }
+    struct processes ranks = rank_processes(scratch, command->pid, mpi, RANKS);
     cr_assert_eq(ranks.count, RANKS, "the ranks were not seen at work");
     return ranks;
 }
@@ -86,11 +67,7 @@ struct run {
 static struct run start_and_stop(const char *engine, const char *limit) {
     struct run run = {.scratch = scratch_make()};
     leaks_unwatched();
-    scratch_mkdir(&run.scratch, "list");
-    free(long_case(&run.scratch, limit, 60));
-    free(scratch_case(&run.scratch, "list/bbb.yaml", 1, "case: bbb_short"));
-    free(scratch_case(&run.scratch, "list/ccc.yaml", 3, "mesh: {ep: 3}"));
-    char *list = scratch_path(&run.scratch, "list"), *json = scratch_path(&run.scratch, "report.json");
+    char *list = make_list(&run.scratch, limit), *json = scratch_path(&run.scratch, "report.json");
     const char *const words[] = {"run", list, "--engine", engine, "--json", json, NULL};
     bool mpi = strcmp(engine, "mpi") == 0;
     run.command = command_start(&run.scratch, words);
@@ -104,13 +81,8 @@ static struct run start_and_stop(const char *engine, const char *limit) {
 
 /* The case's line is printed when its end is known. */
 static void expect_line_within(const struct run *run, double since, double limit) {
-    bool seen = false;
-    while (!seen && now() - since < limit + 30) {
-        char *text = read_text(run->command.out_path);
-        seen = strstr(text, "ERROR aaa_long") != NULL;
-        free(text);
+    while (!has_printed(&run->command, "ERROR bbb_long") && now() - since < limit + 30)
         pause_ms(5);
-    }
     cr_expect_leq(now() - since, limit, "noticed after %g s", now() - since);
 }
 
@@ -121,13 +93,13 @@ static void expect_error(struct run *run, const char *reason, const char *what, 
     cr_expect_str_eq(result.err, "");
     expect_nothing_left(&run->scratch, reason);
     json_t *report = report_load(&run->scratch, "report.json");
-    json_t *one = report_case_of(report, "aaa_long");
+    json_t *one = report_case_of(report, "bbb_long");
     cr_expect_str_eq(text_of(one, "verdict"), "error");
     cr_expect_str_eq(text_of(one, "reason"), reason);
     cr_expect_str_eq(text_of(one, "finding.kind"), reason);
     cr_expect_eq(number_of(one, "finding.rank"), VICTIM, "%s", text_of(one, "finding.text"));
     cr_expect(strstr(text_of(one, "finding.text"), what), "%s", text_of(one, "finding.text"));
-    cr_expect_str_eq(text_of(report_case_of(report, "bbb_short"), "verdict"), "pass");
+    cr_expect_str_eq(text_of(report_case_of(report, "aaa_short"), "verdict"), "pass");
     cr_expect_str_eq(text_of(report_case_of(report, "base"), "verdict"), "pass");
     cr_expect_str_eq(last_line(&result), "2 passed, 1 failed, 0 skipped");
     json_decref(report);
@@ -170,8 +142,7 @@ static void end_harness(const char *engine, int signal, bool group, int early_ms
     struct scratch scratch = scratch_make();
     int segments = shared_segments();
     leaks_unwatched();
-    scratch_mkdir(&scratch, "list");
-    char *path = long_case(&scratch, "60", 60), what[64];
+    char *path = make_list(&scratch, "60"), what[64];
     snprintf(what, sizeof what, "%s, signal %d", engine, signal);
     const char *const words[] = {"run", path, "--engine", engine, NULL};
     bool mpi = strcmp(engine, "mpi") == 0;

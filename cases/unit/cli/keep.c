@@ -4,6 +4,7 @@
 #include "core/files.h"
 #include "core/safetensors.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static void expect_readable(const struct scratch *scratch, const char *path) {
     result_free(&result);
 }
 
-static void expect_dump(const struct scratch *scratch, const char *folder, int world) {
+static void expect_dump(const struct scratch *scratch, const char *folder, int world, bool exports) {
     char *path = path_join(folder, "reference.safetensors");
     expect_readable(scratch, path);
     free(path);
@@ -52,7 +53,7 @@ static void expect_dump(const struct scratch *scratch, const char *folder, int w
         safetensors_close(&file);
         free(path);
     }
-    cr_expect_eq(scratch_entries(folder), world + 2, "reference, ranks, export: %s", folder);
+    cr_expect_eq(scratch_entries(folder), world + 1 + exports, "reference, ranks, export: %s", folder);
 }
 
 /* Exported before its first step, bob must come out byte for byte; after it, not. */
@@ -68,7 +69,7 @@ static void keep_on(const char *engine) {
     cr_expect_eq(result.code, 0, "%s%s", result.out, result.err);
     result_free(&result);
     char *dump = scratch_path(&scratch, "a/b/keep/base");
-    expect_dump(&scratch, dump, 8);
+    expect_dump(&scratch, dump, 8, true);
     static const char *const names[] = {"adapter_model.safetensors", "adapter_config.json"};
     for (int i = 0; i < 2; i++) {
         char fixture[512], untrained[64], trained[64];
@@ -112,6 +113,10 @@ Test(cli, keep_exports_what_can_be_acquired) {
     scratch_free(&scratch);
 }
 
+static int is_visible(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
+
 /* A matrix over paths puts slashes into names: they make no folders, least of all outside DIR. */
 Test(cli, keep_stays_in_its_folder) {
     struct scratch scratch = scratch_make();
@@ -120,6 +125,15 @@ Test(cli, keep_stays_in_its_folder) {
     struct result result = RUN(&scratch, "run", path, "--keep", keep);
     cr_expect_eq(result.code, 0, "%s%s", result.out, result.err);
     cr_expect_eq(scratch_entries(keep), 1);
+    struct dirent **entry;
+    int count = scandir(keep, &entry, is_visible, alphasort);
+    for (int i = 0; i < count; i++) {
+        char *dump = path_join(keep, entry[i]->d_name);
+        expect_dump(&scratch, dump, 4, false);
+        free(dump);
+        free(entry[i]);
+    }
+    free(entry);
     result_free(&result);
     free(keep);
     free(path);
