@@ -10,7 +10,7 @@ OPT ?= -O2
 SANITIZE ?=
 CFLAGS = -std=c11 -D_GNU_SOURCE $(WARN) $(OPT) -g -ffp-contract=off -fno-math-errno $(SANITIZE) -I. -MMD -MP
 LDFLAGS = $(SANITIZE) -rdynamic
-LIBS = $(MPI_LIBS) -ljansson -lyaml -lm -lpthread
+LIBS = $(MPI_LIBS) -ljansson -lyaml -lm -lpthread -ldl
 
 PARTS = core layout reference sharded reports harness
 sources = $(wildcard $(1)/*.c)
@@ -27,6 +27,7 @@ LIBRARIES = $(PARTS:%=$(BUILD)/lib%.a)
 # the order in which the linker needs them: users first
 LINK = $(BUILD)/libharness.a $(BUILD)/libreports.a $(BUILD)/libsharded.a $(BUILD)/libreference.a $(BUILD)/liblayout.a $(BUILD)/libcore.a
 
+.SECONDARY:
 .PHONY: all
 all: $(BUILD)/shardproof
 
@@ -89,6 +90,8 @@ help:
 	@echo "make lint    include arrows, headers that stand alone, clang-format"
 	@echo "make asan    make test under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan    the suite on ranks as threads under ThreadSanitizer"
+	@echo "make coverage  line coverage over make test, HTML in build/coverage/html (needs lcov)"
+	@echo "make valgrind  20 cases under memcheck (needs valgrind)"
 	@echo "make bench   measured speeds, as ratios where they compare two programs"
 	@echo "make clean   remove build/"
 
@@ -125,6 +128,18 @@ tsan:
 	@tools/install.sh
 	@$(MAKE) --no-print-directory $(TSAN) all
 	TSAN_OPTIONS=halt_on_error=1 build/tsan/shardproof run --threads --filter '*2.fsdp2*'
+
+.PHONY: coverage
+coverage:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory SANITIZE="--coverage -fprofile-update=atomic" OPT=-O1 BUILD=build/coverage tests
+	@tools/coverage.sh build/coverage
+
+.PHONY: valgrind
+valgrind:
+	@tools/install.sh
+	@$(MAKE) --no-print-directory all
+	@tools/valgrind.sh $(BUILD)
 
 .PHONY: bench
 bench:

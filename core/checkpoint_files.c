@@ -167,7 +167,7 @@ static enum status place_file(struct checkpoint_files *files, const char *folder
     }
     files->file = grown;
     if (!path_exists(path)) {
-        status = yaml_fail(yaml, node, "weight_map names '%s', which is not in the folder", name);
+        status = yaml_fail(yaml, node, "weight_map names '%s', expected a file of the folder", name);
         goto done;
     }
     TRY_DONE(safetensors_open(&grown[files->count], path));

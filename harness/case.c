@@ -2,6 +2,7 @@
 #include "harness/case_private.h"
 
 #include "core/files.h"
+#include "harness/judge_place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,19 +214,6 @@ enum status case_read_mesh(struct case_reader *reader) {
     return STATUS_OK;
 }
 
-/* Every parameter and every slot tensor must find its place; the message names the layout file's line. */
-static enum status check_places(const struct test_case *one) {
-    const struct inventory *inventory = checkpoint_inventory(one->job.model);
-    for (int i = 0; i < inventory->count; i++) {
-        const struct param *param = &inventory->params[i];
-        struct placed placed;
-        if (param->alias < 0)
-            TRY(sharding_place(&placed, &one->mesh, one->layout, param->name, param->ndim, param->shape, param->axes,
-                               param->expert));
-    }
-    return STATUS_OK;
-}
-
 enum status case_read_layout(struct case_reader *reader) {
     const struct yaml_node *node = case_field(reader, "layout");
     if (node) {
@@ -237,7 +225,17 @@ enum status case_read_layout(struct case_reader *reader) {
         free(path);
         TRY(status);
     }
-    return check_places(reader->one);
+    return STATUS_OK;
+}
+
+/* After the slots: their tensors need places too. */
+static enum status check_places(const struct case_reader *reader) {
+    struct places places = {0};
+    const struct test_case *one = reader->one;
+    TRY(places_make(&places, &one->job, &one->mesh, one->layout));
+    enum status status = places_check(&places);
+    places_free(&places);
+    return status;
 }
 
 /* ---- limit, zero */
@@ -312,6 +310,7 @@ enum status case_read(struct case_reader *reader, const char *name) {
     TRY(case_read_trainable(reader));
     TRY(case_read_slots(reader));
     TRY(case_read_script(reader));
+    TRY(check_places(reader));
     TRY(case_read_golden(reader));
     TRY(read_zero(reader));
     TRY(read_limit(reader));

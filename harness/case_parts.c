@@ -27,7 +27,7 @@ static enum status read_words(const struct case_reader *reader, const struct yam
 
 static enum status read_spec(const struct case_reader *reader, const struct yaml_node *map, struct adapter_spec *spec) {
     static const char *const keys[] = {
-        "rank", "alpha", "rslora", "seed", "zero_b", "data", "target_parameters", "target_modules", NULL};
+        "adapter", "rank", "alpha", "rslora", "seed", "zero_b", "data", "target_parameters", "target_modules", NULL};
     TRY(yaml_known(reader->yaml, map, "tenant", keys));
     const struct yaml_node *rank = yaml_get(map, "rank");
     if (!rank)
@@ -226,7 +226,7 @@ static enum status golden_applies(const struct case_reader *reader, const struct
     *out = reader->one->job.dtype == DTYPE_F64;
     bool own = yaml_get(reader->root, "dtype") && !reader->options->replace_dtype;
     if (!*out && own && case_field(reader, "dtype") == yaml_get(reader->root, "dtype"))
-        return yaml_fail(reader->yaml, node, "golden files need dtype float64, the case says float32");
+        return yaml_fail(reader->yaml, node, "golden files beside dtype float32, expected float64");
     return STATUS_OK;
 }
 

@@ -214,6 +214,19 @@ static enum status param_line(struct line *out, const struct places *places, con
     return STATUS_OK;
 }
 
+enum status places_check(const struct places *places) {
+    const struct inventory *inventory = inventory_of(places);
+    for (int i = 0; i < inventory->count; i++) {
+        const struct param *param = &inventory->params[i];
+        bool slots = job_targets(places->job, param);
+        struct line line;
+        for (int tensor = TENSOR_WEIGHT; tensor < TENSORS; tensor++)
+            if (tensor == TENSOR_WEIGHT ? param->alias < 0 : slots)
+                TRY(param_line(&line, places, param, tensor, FORM_STORED));
+    }
+    return STATUS_OK;
+}
+
 static enum status place_param(struct places *places, const struct point *point, int ndim, const int64_t *shape,
                                const struct place **out) {
     int tensor = param_tensor(point);

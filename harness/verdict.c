@@ -78,9 +78,12 @@ static enum status broken_world(const struct outcome *outcome, struct report_cas
     out->verdict = VERDICT_ERROR;
     TRY(copy(rows[outcome->kind].reason, &out->reason));
     TRY(blank_finding(&out->finding, rows[outcome->kind].kind, outcome->rank, outcome->text));
-    if (outcome->rank >= 0 && outcome->rank < outcome->ranks)
-        return collective_of(&outcome->stands[outcome->rank], &out->finding.collective);
-    return STATUS_OK;
+    if (outcome->rank < 0)
+        return STATUS_OK;
+    struct board_fault at_fault = {.ranks = 1, .deviating = {outcome->rank}};
+    TRY(ranks_of(&at_fault, &out->finding));
+    return collective_of(outcome->rank < outcome->ranks ? &outcome->stands[outcome->rank] : &outcome->fault.entry,
+                         &out->finding.collective);
 }
 
 /* ---- a world that did */

@@ -37,13 +37,22 @@ static char *process_file(pid_t pid, const char *name, size_t *length) {
     return text;
 }
 
-bool process_alive(pid_t pid) {
+/* The letter of /proc/PID/stat; 'X' if there is no such process. */
+static char process_state(pid_t pid) {
     size_t length;
     char *stat = pid > 0 ? process_file(pid, "stat", &length) : NULL;
-    char *state = stat == NULL ? NULL : strrchr(stat, ')'); /* the name before it may hold anything */
-    bool alive = state != NULL && state[1] == ' ' && state[2] != 'Z' && state[2] != 'X' && state[2] != 'x';
+    const char *behind = stat == NULL ? NULL : strrchr(stat, ')'); /* the name before it may hold anything */
+    char state = behind != NULL && behind[1] == ' ' && behind[2] != '\0' ? behind[2] : 'X';
     free(stat);
-    return alive;
+    return state;
+}
+
+bool process_alive(pid_t pid) {
+    return strchr("ZXx", process_state(pid)) == NULL;
+}
+
+bool process_stopped(pid_t pid) {
+    return strchr("Tt", process_state(pid)) != NULL;
 }
 
 /* A process of this world has the world's folder as its last argument; another that got its number has not. */

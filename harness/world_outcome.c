@@ -72,7 +72,8 @@ void outcome_crash(const struct world *world, const struct death *death, struct 
     snprintf(out->fault.text, sizeof out->fault.text, "%.*s", (int)sizeof out->fault.text - 1, out->text);
 }
 
-/* Who holds the others up: ranks at work outside a collective; if all are inside, those with the lowest collective. */
+/* Who holds the others up: stopped processes; else ranks at work outside a collective; if all are inside, those with
+ * the lowest collective. */
 static int hold_up(const struct world *world, const struct ledger_entry *stands, bool *holds, bool *waits) {
     const struct board *board = world->board;
     int64_t go = atomic_load(&board->go), lowest = INT64_MAX;
@@ -81,6 +82,8 @@ static int hold_up(const struct world *world, const struct ledger_entry *stands,
     for (int r = 0; r < board->world; r++) {
         bool busy = atomic_load(&board->rank[r].done) != go;
         waits[r] = busy && atomic_load(&board->rank[r].inside);
+        if (busy && process_stopped(atomic_load(&board->rank[r].pid)))
+            waits[r] = false;
         holds[r] = busy && !waits[r];
         outside |= holds[r];
         if (waits[r] && stands[r].sequence < lowest)

@@ -68,7 +68,8 @@ void outcome_hang(const struct world *world, double limit, struct outcome *out);
 struct mpi_processes {
     _Atomic int mpirun, janitor;
 };
-bool process_alive(pid_t pid); /* a zombie is dead */
+bool process_alive(pid_t pid);   /* a zombie is dead */
+bool process_stopped(pid_t pid); /* by SIGSTOP or a debugger */
 /* SIGKILL for mpirun and the ranks; returns when they are gone (3 s at most). */
 void world_mpi_kill(const char *folder, struct mpi_processes *processes, const struct board *board);
 /* Forks the janitor; `out` becomes the writing end of its pipe. */

@@ -2,7 +2,8 @@
  *
  * Formulas: model, attention, router, experts, loss as transformers computes them; adapters as PEFT 0.21.2 applies them
  * (W + delta in every forward, packed and 2-D alike); gradients by hand, of the SUM of token losses, divided once by
- * the global count of valid labels.
+ * the global count of valid labels; clipping and updates as torch.nn.utils and torch.optim have them. Base parameters
+ * can train, too.
  *
  * At every storage point of core/points.h the reference calls `emit` with its value and a running bound e of what a
  * subject of precision `held` may differ there given the same inputs. Under relay the hook compares, overwrites x by

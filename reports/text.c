@@ -19,7 +19,7 @@ static void print_counts(FILE *out, const struct report_case *one) {
     if (one->golden)
         fprintf(out, ", %lld golden", (long long)one->golden_compared);
     if (one->worst_tensor)
-        fprintf(out, ", worst %.2g of its bar", one->worst_error_over_bar);
+        fprintf(out, ", worst %.4g of its bar", one->worst_error_over_bar);
     fprintf(out, ", %.2f s", one->seconds);
 }
 

@@ -2,9 +2,9 @@
  *
  * Engines (local: shared memory; mpi: OpenMPI; later nccl) carry bytes; sums are made here, in rank order, by the table
  * of operations, so every engine gives the same bits. Every call is entered in the ledger; in checked mode the ranks
- * first compare that small record, and a mismatch of operation, order, count, dtype, group or all-to-all split is
- * written to the board with the ranks at fault before anyone blocks. The program is SPMD: the n-th collective of every
- * rank is the same operation over the same mesh axes, whatever the members.
+ * first compare that small record (`what` too, `site` not), and a mismatch of operation, order, count, dtype, group or
+ * split is written to the board with the ranks at fault before anyone blocks. The program is SPMD: the n-th collective
+ * of every rank is the same operation over the same mesh axes, whatever the members.
  *
  * A rank's fault ends its world at once: a function that returns a status other than OK has already written the fault;
  * the caller relays it up and the rank ends (comm_abort). Nobody returns past a collective in which others wait. */

@@ -12,6 +12,8 @@
 #define MATMUL_VECTORS 2
 #define MATMUL_COLUMNS (MATMUL_VECTORS * LANES)
 #define MATMUL_DEPTH 256
+#define MATMUL_BLOCK (8192 / REAL_BITS)               /* rows of A in a copy: 272 KiB */
+#define MATMUL_PITCH (MATMUL_DEPTH + 512 / REAL_BITS) /* of its rows: not a power of two */
 
 struct REAL_NAME(tile) {
     int64_t depth;
@@ -94,34 +96,63 @@ static void (*const REAL_NAME(tiles)[MATMUL_ROWS][MATMUL_VECTORS])(const struct 
 };
 #undef TILE_NAMES
 
-/* Columns of B lie in memory one after another in k: turned SQUARE by SQUARE in registers of 16 bytes. */
-#define SQUARE (128 / REAL_BITS)
-typedef REAL REAL_NAME(quad) __attribute__((vector_size(16), aligned(REAL_BITS / 8)));
+/* A matrix is turned SQUARE by SQUARE. A register of 32 bytes takes half a row and half of the row SQUARE/2 below it;
+ * its two halves then turn side by side. */
+#if LANES == 1
+#define SQUARE 1
 
 static inline void REAL_NAME(turn_square)(const REAL *from, int64_t from_row, REAL *to, int64_t to_row) {
-    REAL_NAME(quad) x[SQUARE];
-    for (int i = 0; i < SQUARE; i++)
-        x[i] = *(const REAL_NAME(quad) *)(from + i * from_row);
-#if SQUARE == 2
-    *(REAL_NAME(quad) *)to = __builtin_shufflevector(x[0], x[1], 0, 2);
-    *(REAL_NAME(quad) *)(to + to_row) = __builtin_shufflevector(x[0], x[1], 1, 3);
+    (void)from_row;
+    (void)to_row;
+    *to = *from;
+}
 #else
-    REAL_NAME(quad) low01 = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-    REAL_NAME(quad) low23 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-    REAL_NAME(quad) high01 = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-    REAL_NAME(quad) high23 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-    *(REAL_NAME(quad) *)to = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-    *(REAL_NAME(quad) *)(to + to_row) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-    *(REAL_NAME(quad) *)(to + 2 * to_row) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-    *(REAL_NAME(quad) *)(to + 3 * to_row) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+#define SQUARE (256 / REAL_BITS)
+typedef REAL REAL_NAME(half) __attribute__((vector_size(16), aligned(REAL_BITS / 8), may_alias));
+typedef REAL REAL_NAME(full) __attribute__((vector_size(32), aligned(REAL_BITS / 8), may_alias));
+
+static inline REAL_NAME(full) REAL_NAME(halves)(const REAL *low, const REAL *high) {
+    REAL_NAME(half) x = *(const REAL_NAME(half) *)low, y = *(const REAL_NAME(half) *)high;
+#if SQUARE == 4
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3);
+#else
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7);
 #endif
 }
 
-/* The corner of [depth, columns] that whole squares cover; the rest is the caller's. */
-static inline void REAL_NAME(pack_turned)(int64_t depth, int64_t columns, const REAL *b, int64_t b_col, REAL *packed) {
-    for (int64_t j = 0; j + SQUARE <= columns; j += SQUARE)
-        for (int64_t l = 0; l + SQUARE <= depth; l += SQUARE)
-            REAL_NAME(turn_square)(b + j * b_col + l, b_col, packed + l * MATMUL_COLUMNS + j, MATMUL_COLUMNS);
+static inline void REAL_NAME(turn_square)(const REAL *from, int64_t from_row, REAL *to, int64_t to_row) {
+    for (int j = 0; j < SQUARE; j += SQUARE / 2, from += SQUARE / 2) {
+        REAL_NAME(full) x[SQUARE / 2];
+        for (int i = 0; i < SQUARE / 2; i++)
+            x[i] = REAL_NAME(halves)(from + i * from_row, from + (i + SQUARE / 2) * from_row);
+#if SQUARE == 4
+        *(REAL_NAME(full) *)(to + j * to_row) = __builtin_shufflevector(x[0], x[1], 0, 4, 2, 6);
+        *(REAL_NAME(full) *)(to + (j + 1) * to_row) = __builtin_shufflevector(x[0], x[1], 1, 5, 3, 7);
+#else
+        REAL_NAME(full) low01 = __builtin_shufflevector(x[0], x[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        REAL_NAME(full) low23 = __builtin_shufflevector(x[2], x[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        REAL_NAME(full) high01 = __builtin_shufflevector(x[0], x[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        REAL_NAME(full) high23 = __builtin_shufflevector(x[2], x[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        *(REAL_NAME(full) *)(to + j * to_row) = __builtin_shufflevector(low01, low23, 0, 1, 8, 9, 4, 5, 12, 13);
+        *(REAL_NAME(full) *)(to + (j + 1) * to_row) = __builtin_shufflevector(low01, low23, 2, 3, 10, 11, 6, 7, 14, 15);
+        *(REAL_NAME(full) *)(to + (j + 2) * to_row) = __builtin_shufflevector(high01, high23, 0, 1, 8, 9, 4, 5, 12, 13);
+        *(REAL_NAME(full) *)(to + (j + 3) * to_row) =
+            __builtin_shufflevector(high01, high23, 2, 3, 10, 11, 6, 7, 14, 15);
+#endif
+    }
+}
+#endif
+
+/* to[j * to_row + i] = from[i * from_row + j] */
+static void REAL_NAME(turn)(int64_t rows, int64_t columns, const REAL *from, int64_t from_row, REAL *to,
+                            int64_t to_row) {
+    int64_t whole_rows = rows / SQUARE * SQUARE, whole_columns = columns / SQUARE * SQUARE;
+    for (int64_t i = 0; i < whole_rows; i += SQUARE)
+        for (int64_t j = 0; j < whole_columns; j += SQUARE)
+            REAL_NAME(turn_square)(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = j < whole_columns ? whole_rows : 0; i < rows; i++)
+            to[j * to_row + i] = from[i * from_row + j];
 }
 
 static inline void REAL_NAME(pack_copied)(int64_t depth, int64_t columns, const REAL *b, int64_t b_row, REAL *packed) {
@@ -132,26 +163,23 @@ static inline void REAL_NAME(pack_copied)(int64_t depth, int64_t columns, const 
         }
 }
 
-/* packed[l * MATMUL_COLUMNS + j] = B(l, j). Lanes behind the last column hold anything finite: no sum looks at them. */
+/* packed[l * MATMUL_COLUMNS + j] = B(l, j). Lanes behind the last column are 0: no sum that is kept looks at them. */
 static inline void REAL_NAME(pack)(int64_t depth, int64_t columns, const REAL *b, int64_t b_row, int64_t b_col,
                                    REAL *packed) {
     if (b_col == 1) {
         REAL_NAME(pack_copied)(depth, columns, b, b_row, packed);
         return;
     }
-    int64_t whole_depth = 0, whole_columns = 0;
-    if (b_row == 1) {
-        REAL_NAME(pack_turned)(depth, columns, b, b_col, packed);
-        whole_depth = depth / SQUARE * SQUARE;
-        whole_columns = columns / SQUARE * SQUARE;
-    }
     int64_t padded = (columns + LANES - 1) / LANES * LANES;
-    for (int64_t l = 0; l < depth; l++) {
-        for (int64_t j = l < whole_depth ? whole_columns : 0; j < columns; j++)
-            packed[l * MATMUL_COLUMNS + j] = b[l * b_row + j * b_col];
+    for (int64_t l = 0; l < depth && columns < padded; l++)
         for (int64_t j = columns; j < padded; j++)
             packed[l * MATMUL_COLUMNS + j] = 0;
-    }
+    if (b_row == 1)
+        REAL_NAME(turn)(columns, depth, b, b_col, packed, MATMUL_COLUMNS);
+    else
+        for (int64_t l = 0; l < depth; l++)
+            for (int64_t j = 0; j < columns; j++)
+                packed[l * MATMUL_COLUMNS + j] = b[l * b_row + j * b_col];
 }
 
 /* All rows over one panel, in blocks of nearly equal height: 9 rows are 5 + 4, not 8 + 1, which would wait for its
@@ -192,13 +220,8 @@ static void REAL_NAME(matmul_panel)(const struct matmul *p, int64_t k, int64_t d
     REAL_NAME(sweep)(p->m, columns > LANES ? 2 : 1, &tile);
 }
 
-static void REAL_NAME(matmul)(const struct matmul *p) {
+static void REAL_NAME(matmul_in_place)(const struct matmul *p) {
     REAL packed[MATMUL_DEPTH * MATMUL_COLUMNS] __attribute__((aligned(64)));
-    if (p->k <= 0 && !p->accumulate)
-        for (int64_t i = 0; i < p->m && p->n > 0; i++)
-            memset((REAL *)p->c + i * p->c_row, 0, (size_t)p->n * sizeof(REAL));
-    if (p->m <= 0)
-        return;
     for (int64_t k = 0; k < p->k; k += MATMUL_DEPTH) {
         int64_t depth = p->k - k < MATMUL_DEPTH ? p->k - k : MATMUL_DEPTH;
         for (int64_t j = 0; j < p->n; j += MATMUL_COLUMNS) {
@@ -206,4 +229,48 @@ static void REAL_NAME(matmul)(const struct matmul *p) {
             REAL_NAME(matmul_panel)(p, k, depth, j, columns, packed);
         }
     }
+}
+
+/* The same, block by block of a copy of A that lies well. */
+static __attribute__((noinline)) void REAL_NAME(matmul_copied)(const struct matmul *p) {
+    REAL copy[MATMUL_BLOCK * MATMUL_PITCH] __attribute__((aligned(64)));
+    for (int64_t k = 0; k < p->k; k += MATMUL_DEPTH)
+        for (int64_t i = 0; i < p->m; i += MATMUL_BLOCK) {
+            struct matmul block = *p;
+            const REAL *a = (const REAL *)p->a + i * p->a_row + k * p->a_col;
+            block.m = p->m - i < MATMUL_BLOCK ? p->m - i : MATMUL_BLOCK;
+            block.k = p->k - k < MATMUL_DEPTH ? p->k - k : MATMUL_DEPTH;
+            block.accumulate = p->accumulate || k > 0;
+            block.b = (const REAL *)p->b + k * p->b_row;
+            block.c = (REAL *)p->c + i * p->c_row;
+            block.a = copy;
+            block.a_row = MATMUL_PITCH;
+            block.a_col = 1;
+            if (p->a_row == 1)
+                REAL_NAME(turn)(block.k, block.m, a, p->a_col, copy, MATMUL_PITCH);
+            else
+                for (int64_t r = 0; r < block.m; r++)
+                    memcpy(copy + r * MATMUL_PITCH, a + r * p->a_row, (size_t)block.k * sizeof(REAL));
+            REAL_NAME(matmul_in_place)(&block);
+        }
+}
+
+/* Reading A where it lies is slow if it is turned, or if its rows are a multiple of 4 KiB apart (one cache set for
+ * all); a copy pays once enough panels read it. */
+static bool REAL_NAME(copy_pays)(const struct matmul *p) {
+    bool turned = p->a_row == 1 && p->a_col != 1;
+    bool aliased = p->a_col == 1 && p->a_row * (REAL_BITS / 8) % 4096 == 0;
+    return (turned || aliased) && p->n >= 8 * MATMUL_COLUMNS && p->m >= 4 * MATMUL_ROWS && p->k >= 4 * MATMUL_ROWS;
+}
+
+static void REAL_NAME(matmul)(const struct matmul *p) {
+    if (p->m <= 0 || p->n <= 0)
+        return;
+    if (p->k <= 0 && !p->accumulate)
+        for (int64_t i = 0; i < p->m; i++)
+            memset((REAL *)p->c + i * p->c_row, 0, (size_t)p->n * sizeof(REAL));
+    if (REAL_NAME(copy_pays)(p))
+        REAL_NAME(matmul_copied)(p);
+    else
+        REAL_NAME(matmul_in_place)(p);
 }

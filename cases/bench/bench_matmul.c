@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define RUNS 7
+#define RUNS 5
 #define SECONDS 0.01 /* of one run */
 
 struct size {
@@ -68,7 +68,15 @@ static void fill(enum dtype dtype, int64_t count, void *x) {
     }
 }
 
-static void measure(const struct ops *memory, enum dtype dtype, struct size s, bool turned) {
+enum kind {
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    KINDS
+};
+static const char *const kind_name[KINDS] = {"x W^T ", "dy W  ", "dy^T x"};
+
+static void measure(const struct ops *memory, enum dtype dtype, struct size s, enum kind kind) {
     static const char *const isas[] = {"plain", "avx2", "avx512"};
     size_t element = dtype_bytes(dtype);
     void *a = memory->allocate((size_t)(s.m * s.k) * element), *b = memory->allocate((size_t)(s.n * s.k) * element);
@@ -76,10 +84,17 @@ static void measure(const struct ops *memory, enum dtype dtype, struct size s, b
     if (a && b && c) {
         fill(dtype, s.m * s.k, a);
         fill(dtype, s.n * s.k, b);
-        struct matmul p = {s.m, s.n, s.k, a, s.k, 1, b, turned ? 1 : s.n, turned ? s.k : 1, c, s.n, false};
+        struct matmul p = {s.m, s.n, s.k, a, s.k, 1, b, s.n, 1, c, s.n, false};
+        if (kind == FORWARD) {
+            p.b_row = 1;
+            p.b_col = s.k;
+        } else if (kind == WEIGHT_GRADIENT) {
+            p.a_row = 1;
+            p.a_col = s.m;
+        }
         double loop = gigaflops(NULL, dtype, &p);
-        printf("%s %3d x %3d x %3d %-4s loop %5.2f GF/s", dtype == DTYPE_F64 ? "f64" : "f32", (int)s.m, (int)s.n,
-               (int)s.k, turned ? "B^T" : "B", loop);
+        printf("%s %3d x %3d x %3d %s loop %5.2f GF/s", dtype == DTYPE_F64 ? "f64" : "f32", (int)s.m, (int)s.n,
+               (int)s.k, kind_name[kind], loop);
         for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
             const struct ops *ops = ops_cpu_named(isas[i]);
             double speed = ops ? gigaflops(ops, dtype, &p) : 0;
@@ -98,7 +113,7 @@ int main(void) {
     const struct ops *memory = ops_cpu_named("plain");
     for (size_t d = 0; d < 2; d++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (int turned = 0; turned < 2; turned++)
-                measure(memory, dtypes[d], sizes[i], turned);
+            for (enum kind kind = FORWARD; kind < KINDS; kind++)
+                measure(memory, dtypes[d], sizes[i], kind);
     return 0;
 }

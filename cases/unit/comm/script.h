@@ -30,7 +30,7 @@ struct axes { /* a mesh of 2 x n/2, or 1 x n */
 };
 
 static enum status make_axes(struct comm *comm, bool other_members, struct axes *out) {
-    int world = comm_world(comm), rank = comm_rank(comm), members[64];
+    int world = comm_world(comm), rank = comm_rank(comm), members[1024];
     int ep = world % 2 == 0 ? 2 : 1, fsdp = world / ep;
     for (int i = 0; i < ep; i++)
         members[i] = i * fsdp + rank % fsdp;
@@ -204,7 +204,7 @@ static bool leave_out(void *context, enum collective operation, const char *grou
 
 static enum status layer(struct comm *comm, const struct axes *axes, const char *what, enum scenario scenario,
                          bool last) {
-    double send[64] = {0}, recv[64] = {0};
+    double send[5 * 1024] = {0}, recv[13 * 1024] = {0};
     bool odd = scenario != SCENARIO_CLEAN && comm_rank(comm) == 3;
     int64_t out[2] = {3, 3}, in[2] = {3, 3};
     struct comm_call gather = {"script/gather", what, DTYPE_F64};
@@ -264,7 +264,7 @@ static enum status misbehave(struct comm *comm, enum scenario scenario) {
 
 static enum status speed(struct comm *comm) {
     struct axes axes;
-    double send[64 * 8] = {0}, recv[64 * 8];
+    double send[1024 * 8] = {0}, recv[1024 * 8];
     TRY(make_axes(comm, false, &axes));
     for (int i = 0; i < 50; i++) {
         TRY(comm_all_gather(comm, axes.world, &(struct comm_call){COMM_SITE, "a", DTYPE_F64}, send, recv, 8));

@@ -115,13 +115,15 @@ void run_free(struct run *run) {
 
 static void run_matmul(struct run *r) {
     int64_t n = r->shape.n, k = r->shape.k;
-    struct matmul p = {r->rows, n, k, input(r, k), k, 1, shared(r, k * n), n, 1, output(r, n), n, false};
+    const void *a = input(r, k), *b = shared(r, k * n);
+    struct matmul p = {r->rows, n, k, a, k, 1, b, n, 1, output(r, n), n, false};
     r->ops->matmul(r->dtype, &p);
 }
 
 static void run_matmul_turned(struct run *r) {
     int64_t n = r->shape.n, k = r->shape.k;
-    struct matmul p = {r->rows, n, k, input(r, k), k, 1, shared(r, k * n), 1, k, changed(r, n), n, true};
+    const void *a = input(r, k), *b = shared(r, k * n);
+    struct matmul p = {r->rows, n, k, a, k, 1, b, 1, k, changed(r, n), n, true};
     r->ops->matmul(r->dtype, &p);
 }
 
