@@ -39,6 +39,16 @@ bool job_trains(const struct job *job, const struct param *param) {
     return job->trains[inventory_index(checkpoint_inventory(job->model), param)];
 }
 
+struct precision job_precision(const struct job *job) {
+    const bool bfloat = job->dtype == DTYPE_BF16;
+    return (struct precision){
+        .store = job->dtype,
+        .compute = job->gather_bfloat ? DTYPE_BF16 : job->dtype,
+        .wide = bfloat ? DTYPE_F32 : job->dtype,
+        .master = bfloat && !job->no_master,
+    };
+}
+
 double slot_initial(const struct param *param, int slot, int64_t index, int64_t in) {
     uint64_t seed = 0x51075u + (uint64_t)slot;
     return (float)(random_uniform(seed, random_stream(param->name), (uint64_t)index) / sqrt((double)in));

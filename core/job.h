@@ -7,6 +7,7 @@
 #define CORE_JOB_H
 
 #include "core/adapter.h"
+#include "core/points.h"
 
 struct micro_batch {
     int number;                /* M of micro.M */
@@ -65,10 +66,11 @@ struct action {
 
 struct job {
     struct checkpoint *model;
-    enum dtype
-        dtype; /* F64 or F32: storage and arithmetic of the subject; both sides start from values rounded to it */
-    int slots; /* physical slots of max_rank per targeted parameter */
-    int64_t max_rank; /* R */
+    enum dtype dtype;   /* F64, F32 or BF16, see job_precision; both sides start from values rounded to it */
+    bool no_master;     /* BF16: no wide copies of what trains; updates are rounded into the parameters themselves */
+    bool gather_bfloat; /* F32: parameters are gathered in BF16 and the rest is as in a BF16 job */
+    int slots;          /* physical slots of max_rank per targeted parameter */
+    int64_t max_rank;   /* R */
     int tenants;
     struct tenant *tenant;
     struct optimizer optimizer;
@@ -93,6 +95,9 @@ bool job_trains(const struct job *job, const struct param *param);
 /* Element `index` (of the whole [E,R,in] or [R,in] tensor) of a free slot's lora_A; its lora_B is 0. Exact in float32.
  */
 double slot_initial(const struct param *param, int slot, int64_t index, int64_t in);
+/* The types of the job's points. BF16: products and whatever else takes more than one operation are computed in float32
+ * and rounded once, nearest even, when stored. */
+struct precision job_precision(const struct job *job);
 /* Names of the optimizer's states in their order, NULL-terminated: {"momentum_buffer"}, {"exp_avg", "exp_avg_sq"} or
  * {}. */
 const char *const *optimizer_states(const struct optimizer *optimizer);

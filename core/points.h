@@ -94,6 +94,7 @@ struct activation_row {
     const char *line; /* layout line; `world` stands for the world's mesh axes in mesh order, as in batch[world] */
     enum point_kind forward, backward;
     bool has_forward, has_backward;
+    bool wide_forward, wide_backward; /* stays float32 where activations are bfloat16 */
 };
 extern const struct activation_row activation_table[ACT_COUNT];
 
@@ -128,6 +129,18 @@ const char *phase_name(enum phase phase);
 char *point_name(char *out, const struct point *point);
 /* The tensor part alone. */
 char *point_tensor(char *out, const struct point *point);
+
+/* The types of a job: float64 and float32 jobs have one; where activations are bfloat16, sums and statistics are wide.
+ */
+struct precision {
+    enum dtype store;   /* parameters and slots, as a rank holds them between steps */
+    enum dtype compute; /* gathered parameters, deltas, activations and their gradients */
+    enum dtype wide;    /* what adds up or scales: norms' scales, router weights, losses, parameter gradients, states */
+    bool master;        /* every trained tensor has a wide copy that updates act on: the state `master` */
+};
+/* In which of them the job stores a point's tensor. Ids, choices and counts are I64; an export has its file's type,
+ * which is not told here. */
+enum dtype point_dtype(const struct point *point, const struct precision *precision);
 
 /* Whether world N must equal world 1 bit for bit here (DESIGN.md section 4): everything that does not add over tokens
  * of several ranks and does not follow an update. */

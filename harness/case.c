@@ -130,6 +130,26 @@ enum status case_read_seed(const struct case_reader *reader, const struct yaml_n
     return STATUS_OK;
 }
 
+enum status case_check_index(const struct case_reader *reader, const struct yaml_node *node, enum data_kind data,
+                             const char *tensor, int64_t elements) {
+    if (data != DATA_INDEX || reader->one->job.dtype != DTYPE_BF16 || elements < 1 << 8)
+        return STATUS_OK;
+    return yaml_fail(reader->yaml, node,
+                     "index data for '%s' is not exact in bfloat16: %lld elements, expected less than 2^8", tensor,
+                     (long long)elements);
+}
+
+static enum status check_index_model(const struct case_reader *reader, const struct yaml_node *map,
+                                     const struct checkpoint *model, enum data_kind data) {
+    const struct inventory *inventory = checkpoint_inventory(model);
+    for (int i = 0; i < inventory->count; i++) {
+        const struct param *param = &inventory->params[i];
+        const struct tensor shape = tensor_view(DTYPE_BF16, param->ndim, param->shape, NULL);
+        TRY(case_check_index(reader, map, data, param->name, tensor_elements(&shape)));
+    }
+    return STATUS_OK;
+}
+
 static enum status model_made(struct case_reader *reader, const struct yaml_node *map) {
     static const char *const keys[] = {"config", "seed", "data", NULL};
     uint64_t seed;
@@ -144,7 +164,8 @@ static enum status model_made(struct case_reader *reader, const struct yaml_node
     struct checkpoint *model = NULL;
     TRY(checkpoint_make(&model, reader->yaml, config, seed, data));
     reader->one->job.model = model;
-    return shelf_add(reader->shelf, NULL, model);
+    TRY(shelf_add(reader->shelf, NULL, model));
+    return check_index_model(reader, map, model, data);
 }
 
 enum status case_read_model(struct case_reader *reader) {
@@ -166,12 +187,44 @@ static enum status read_dtype(struct case_reader *reader) {
     else if (strcmp(text, "float32") == 0)
         reader->one->job.dtype = DTYPE_F32;
     else if (strcmp(text, "bfloat16") == 0)
-        return yaml_fail(reader->yaml, node,
-                         "dtype bfloat16 is not supported by version " REPORT_VERSION ", expected float64 or float32");
+        reader->one->job.dtype = DTYPE_BF16;
     else
-        return yaml_fail(reader->yaml, node, "dtype '%s' is unknown, expected float64 or float32", text);
+        return yaml_fail(reader->yaml, node, "dtype '%s' is unknown, expected float64, float32 or bfloat16", text);
     if (reader->options->replace_dtype)
         reader->one->job.dtype = reader->options->dtype;
+    return STATUS_OK;
+}
+
+/* `precision: {master: bool}` of a bfloat16 case, `{gather: bfloat16}` of a float32 one. Under --dtype what does not
+ * apply is left out. */
+static enum status read_precision(struct case_reader *reader) {
+    static const char *const keys[] = {"master", "gather", NULL};
+    const struct yaml_node *node = case_field(reader, "precision");
+    struct job *job = &reader->one->job;
+    const bool replaced = reader->options->replace_dtype;
+    if (!node)
+        return STATUS_OK;
+    TRY(yaml_expect(reader->yaml, node, YAML_MAP, "precision"));
+    TRY(yaml_known(reader->yaml, node, "precision", keys));
+    const struct yaml_node *master = yaml_get(node, "master"), *gather = yaml_get(node, "gather");
+    if (master && job->dtype != DTYPE_BF16 && !replaced)
+        return yaml_fail(reader->yaml, master, "precision: 'master' beside dtype %s, expected bfloat16",
+                         dtype_word(job->dtype));
+    if (gather && job->dtype != DTYPE_F32 && !replaced)
+        return yaml_fail(reader->yaml, gather, "precision: 'gather' beside dtype %s, expected float32",
+                         dtype_word(job->dtype));
+    if (master) {
+        bool keep;
+        TRY(yaml_boolean(reader->yaml, master, &keep));
+        job->no_master = !keep;
+    }
+    if (gather) {
+        const char *text;
+        TRY(yaml_string(reader->yaml, gather, &text));
+        if (strcmp(text, "bfloat16") != 0)
+            return yaml_fail(reader->yaml, gather, "precision: gather '%s', expected bfloat16", text);
+        job->gather_bfloat = job->dtype == DTYPE_F32;
+    }
     return STATUS_OK;
 }
 
@@ -271,9 +324,9 @@ static enum status read_zero(struct case_reader *reader) {
 /* ---- the whole */
 
 static enum status read_top(struct case_reader *reader, const char *name) {
-    static const char *const keys[] = {"case",    "about",     "model",     "mesh",  "layout",  "dtype",  "slots",
-                                       "tenants", "trainable", "optimizer", "clip",  "batches", "script", "golden",
-                                       "zero",    "expect",    "matrix",    "limit", NULL};
+    static const char *const keys[] = {"case",   "about",   "model",     "mesh",      "layout", "dtype",   "precision",
+                                       "slots",  "tenants", "trainable", "optimizer", "clip",   "batches", "script",
+                                       "golden", "zero",    "expect",    "matrix",    "limit",  NULL};
     struct test_case *one = reader->one;
     const struct yaml_node *about = yaml_get(reader->root, "about");
     const char *text;
@@ -297,6 +350,7 @@ static bool wanted(const struct case_options *options, const struct test_case *o
 enum status case_read(struct case_reader *reader, const char *name) {
     TRY(read_top(reader, name));
     TRY(read_dtype(reader));
+    TRY(read_precision(reader));
     TRY(case_read_model(reader));
     TRY(case_read_mesh(reader));
     reader->unwanted = !wanted(reader->options, reader->one);

@@ -58,6 +58,12 @@ static enum status tenant_made(struct case_reader *reader, const struct yaml_nod
     spec.target_modules = modules.item;
     snprintf(where, sizeof where, "%s:%d", reader->yaml->path, map->line);
     TRY_DONE(adapter_make(&tenant->adapter, &spec, checkpoint_inventory(reader->one->job.model), where));
+    for (int i = 0; i < tenant->adapter.count; i++) {
+        const struct adapter_target *target = &tenant->adapter.targets[i];
+        TRY_DONE(case_check_index(reader, map, spec.data, target->key_a, tensor_elements(&target->a)));
+        TRY_DONE(case_check_index(reader, map, spec.zero_b ? DATA_RANDOM : spec.data, target->key_b,
+                                  tensor_elements(&target->b)));
+    }
 done:
     free(parameters.item);
     free(modules.item);
@@ -220,13 +226,15 @@ static int tenant_named(const struct job *job, const char *name) {
     return -1;
 }
 
-/* A float32 variant of a matrix, or --dtype float32, has no use for golden files; a case that says float32 itself errs.
+/* Another variant of a matrix than float64, or --dtype, has no use for golden files; a case that says another type
+ * itself errs.
  */
 static enum status golden_applies(const struct case_reader *reader, const struct yaml_node *node, bool *out) {
     *out = reader->one->job.dtype == DTYPE_F64;
     bool own = yaml_get(reader->root, "dtype") && !reader->options->replace_dtype;
     if (!*out && own && case_field(reader, "dtype") == yaml_get(reader->root, "dtype"))
-        return yaml_fail(reader->yaml, node, "golden files beside dtype float32, expected float64");
+        return yaml_fail(reader->yaml, node, "golden files beside dtype %s, expected float64",
+                         dtype_word(reader->one->job.dtype));
     return STATUS_OK;
 }
 

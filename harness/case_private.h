@@ -35,6 +35,11 @@ enum status case_copy(const char *text, char **out);
 enum status case_read_data(const struct case_reader *reader, const struct yaml_node *map, enum data_kind *out);
 enum status case_read_seed(const struct case_reader *reader, const struct yaml_node *map, uint64_t *out);
 
+/* Index-coded values (i + 1) * 2^-k of `elements` elements are exact in 8 bits below 2^8: a bfloat16 case refuses more.
+ */
+enum status case_check_index(const struct case_reader *reader, const struct yaml_node *node, enum data_kind data,
+                             const char *tensor, int64_t elements);
+
 enum status case_read_model(struct case_reader *reader);
 enum status case_read_tenants(struct case_reader *reader);
 enum status case_read_batches(struct case_reader *reader);

@@ -129,11 +129,8 @@ static enum dtype export_dtype(const struct job *job, const struct point *point)
 enum dtype owed_dtype(const struct job *job, const struct point *point) {
     if (point->phase == PHASE_EXPORT)
         return export_dtype(job, point);
-    if (point->phase == PHASE_LOSS && strcmp(point->scalar, "count") == 0)
-        return DTYPE_I64;
-    if (point->activation == ACT_INPUT_IDS || point->activation == ACT_LABELS || point->activation == ACT_TOPK_INDEX)
-        return DTYPE_I64;
-    return job->dtype;
+    const struct precision precision = job_precision(job);
+    return point_dtype(point, &precision);
 }
 
 /* ---- the end */

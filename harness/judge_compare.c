@@ -15,15 +15,39 @@ struct comparison {
     double factor;
     const double *got; /* assembled; for sums the only thing to compare */
     bool sum;
+    bool bfloat;             /* stored in bfloat16: the bar is about what was rounded */
     int64_t rank;            /* rows from here on may hold NaN, bit for bit; -1: none may */
     int64_t max_rank, inner; /* row of element i: i / inner % max_rank */
 };
 
 /* Pieces that were added up here carry this addition's own rounding. */
-static double bar_at(const struct comparison *c, int64_t i) {
+static double computed_bar(const struct comparison *c, int64_t i) {
     if (!c->bar)
         return 0.0;
     return c->factor * c->bar[i] + (c->sum ? 0x1p-53 * fabs(c->got[i]) : 0.0);
+}
+
+/* The subject computed some y' within [x - e, x + e] and stored it. Both roundings are monotone, so that it stored
+ * nothing below fl16(x - e) and nothing above fl16(x + e). */
+static double stored_bfloat(double x) {
+    return dtype_round(DTYPE_BF16, dtype_round(DTYPE_F32, x));
+}
+
+static bool bfloat_right(const struct comparison *c, int64_t i, double got) {
+    double bar = computed_bar(c, i);
+    return stored_bfloat(c->want[i] - bar) <= got && got <= stored_bfloat(c->want[i] + bar);
+}
+
+/* The most that an element may be off. */
+static double bar_at(const struct comparison *c, int64_t i) {
+    double bar = computed_bar(c, i);
+    if (!c->bfloat)
+        return bar;
+    return fmax(stored_bfloat(c->want[i] + bar) - c->want[i], c->want[i] - stored_bfloat(c->want[i] - bar));
+}
+
+static bool value_right(const struct comparison *c, int64_t i, double got) {
+    return c->bfloat ? bfloat_right(c, i, got) : fabs(got - c->want[i]) <= computed_bar(c, i);
 }
 
 static bool same_bits(double a, double b) {
@@ -40,7 +64,7 @@ static bool element_right(const struct comparison *c, int64_t i, double got) {
         return same_bits(got, c->want[i]);
     if (beyond_rank(c, i, got))
         return true;
-    return fabs(got - c->want[i]) <= bar_at(c, i);
+    return value_right(c, i, got);
 }
 
 static bool element_wrong(const void *context, int64_t global, double got) {
@@ -84,7 +108,7 @@ static bool all_right(const struct comparison *c, int64_t n) {
     if (c->rule == RULE_EXACT)
         return memcmp(c->got, c->want, (size_t)n * sizeof *c->got) == 0;
     for (int64_t i = 0; i < n; i++)
-        right &= fabs(c->got[i] - c->want[i]) <= bar_at(c, i);
+        right &= value_right(c, i, c->got[i]);
     return right || (c->rank >= 0 && count_wrong(c, n) == 0);
 }
 
@@ -220,10 +244,13 @@ static enum status report_replica(struct judge *judge, const struct owed_point *
 
 /* ---- the verdict at a point */
 
+/* Elements in bfloat16 that are right have no part in it: what their bar leaves open is seldom more than nothing. */
 static void note_worst(struct judge *judge, const struct owed_point *owed, const struct comparison *c, int64_t n) {
     struct report_case *report = judge->report;
     double worst = report->worst_error_over_bar, before = worst;
     for (int64_t i = 0; i < n; i++) {
+        if (c->bfloat && bfloat_right(c, i, c->got[i]))
+            continue;
         double error = fabs(c->got[i] - c->want[i]), bar = bar_at(c, i);
         if (error > worst * bar)
             worst = bar > 0 ? error / bar : INFINITY;
@@ -256,6 +283,7 @@ enum status records_compare(struct judge *judge, const struct owed_point *owed, 
                            .factor = factor,
                            .got = judge->x,
                            .sum = place->turns > 1,
+                           .bfloat = rule == RULE_BAR && owed_dtype(judge->job, &owed->point) == DTYPE_BF16,
                            .rank = -1};
     int64_t n = place->elements;
     int differing = -1;

@@ -28,7 +28,7 @@ static const char usage_text[] =
     "  --device cpu|cuda         where the arithmetic runs (default cpu)\n"
     "  --ranks N                 only cases of world N\n"
     "  --filter GLOB             only cases whose name matches\n"
-    "  --dtype float64|float32   replaces the cases' dtype\n"
+    "  --dtype float64|float32|bfloat16  replaces the cases' dtype\n"
     "  --keep DIR                write every case's dump to DIR/CASE\n"
     "  --json FILE --junit FILE  machine-readable reports\n"
     "  --quiet                   print failing cases and the last line only\n"
@@ -63,9 +63,10 @@ static enum status read_dtype(const char *text, struct case_options *out) {
         out->dtype = DTYPE_F64;
     else if (strcmp(text, "float32") == 0)
         out->dtype = DTYPE_F32;
+    else if (strcmp(text, "bfloat16") == 0)
+        out->dtype = DTYPE_BF16;
     else
-        return status_fail(STATUS_INPUT, "--dtype %s: not supported by version %s, expected float64 or float32", text,
-                           REPORT_VERSION);
+        return status_fail(STATUS_INPUT, "--dtype %s: unknown, expected float64, float32 or bfloat16", text);
     return STATUS_OK;
 }
 

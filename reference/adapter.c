@@ -87,14 +87,14 @@ enum status value_slot_b(const struct arithmetic *m, const struct param *param, 
 }
 
 struct loading {
-    const struct arithmetic *m;
+    enum dtype stored;
     const struct tensor *file;
     struct value *slot;
 };
 
 static void load_element(void *context, int64_t slot, int64_t flat) {
     struct loading *loading = context;
-    num_set(loading->slot, slot, num_exact(arithmetic_constant(loading->m, tensor_get(loading->file, flat))));
+    num_set(loading->slot, slot, num_exact(dtype_round(loading->stored, tensor_get(loading->file, flat))));
 }
 
 static void fill(struct value *value, double x) {
@@ -102,26 +102,26 @@ static void fill(struct value *value, double x) {
         num_set(value, i, num_exact(x));
 }
 
-void value_initial_slot(const struct arithmetic *m, const struct param *param, int slot, struct value *a,
-                        struct value *b) {
+void value_initial_slot(const struct arithmetic *m, enum dtype stored, const struct param *param, int slot,
+                        struct value *a, struct value *b) {
     int64_t in = param->shape[param->ndim - 1];
     value_zero(b);
     for (int64_t i = 0, n = m->dry ? 0 : value_elements(a); i < n; i++)
-        num_set(a, i, num_exact(arithmetic_constant(m, slot_initial(param, slot, i, in))));
+        num_set(a, i, num_exact(dtype_round(stored, slot_initial(param, slot, i, in))));
 }
 
 int64_t slot_row(enum part part, int64_t max_rank, int64_t in, int64_t at) {
     return part == PART_LORA_A ? at / in % max_rank : at % max_rank;
 }
 
-void value_load_slot(const struct arithmetic *m, const struct adapter_target *target, int64_t max_rank, bool beyond_nan,
-                     struct value *a, struct value *b) {
+void value_load_slot(const struct arithmetic *m, enum dtype stored, const struct adapter_target *target,
+                     int64_t max_rank, bool beyond_nan, struct value *a, struct value *b) {
     if (m->dry)
         return;
     fill(a, beyond_nan ? NAN : 0);
     fill(b, beyond_nan ? NAN : 0);
-    each_a(target, max_rank, load_element, &(struct loading){m, &target->a, a});
-    each_b(target, max_rank, load_element, &(struct loading){m, &target->b, b});
+    each_a(target, max_rank, load_element, &(struct loading){stored, &target->a, a});
+    each_b(target, max_rank, load_element, &(struct loading){stored, &target->b, b});
 }
 
 enum status value_flat_a(const struct arithmetic *m, const struct adapter_target *target, int64_t max_rank,

@@ -9,11 +9,11 @@
 enum status value_slot_a(const struct arithmetic *m, const struct param *param, int64_t max_rank, struct value *out);
 enum status value_slot_b(const struct arithmetic *m, const struct param *param, int64_t max_rank, struct value *out);
 /* What a free slot holds: A core/job.h's slot_initial, B zero. */
-void value_initial_slot(const struct arithmetic *m, const struct param *param, int slot, struct value *a,
-                        struct value *b);
+void value_initial_slot(const struct arithmetic *m, enum dtype stored, const struct param *param, int slot,
+                        struct value *a, struct value *b);
 /* The adapter file's flat tensors into the slot's rows k < r, rounded; exact zeros beyond, or NaN. */
-void value_load_slot(const struct arithmetic *m, const struct adapter_target *target, int64_t max_rank, bool beyond_nan,
-                     struct value *a, struct value *b);
+void value_load_slot(const struct arithmetic *m, enum dtype stored, const struct adapter_target *target,
+                     int64_t max_rank, bool beyond_nan, struct value *a, struct value *b);
 /* Row q of R that element `at` of A or of B belongs to; `in` is that of the linear map. */
 int64_t slot_row(enum part part, int64_t max_rank, int64_t in, int64_t at);
 /* PEFT's flat form, x and e: [E*r,in] and [out,r*E]. */

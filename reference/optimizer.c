@@ -109,7 +109,9 @@ static struct num adamw_update(const struct rule *rule, struct num g, struct num
 /* ---- elements of a trained tensor: of A and B only the tenant's rows, NaN may stand beyond */
 
 struct trained {
-    struct value *p, *g;
+    struct value *stored; /* the parameter */
+    struct value *p;      /* what the update acts on: its wide copy if there is one, else itself */
+    struct value *g;
     struct value *state[STATES]; /* as many as the optimizer has */
     int64_t in, rows;            /* rows 0: all elements */
     int64_t max_rank;
@@ -120,7 +122,10 @@ static struct trained trained_of(const struct reference *r, struct holding *hold
                                  enum part part) {
     const char *const *states = optimizer_states(&r->job->optimizer);
     int index = inventory_index(r->inventory, param);
-    struct trained trained = {.p = reference_tensor(r, holding, param, part),
+    struct value *stored = reference_tensor(r, holding, param, part);
+    struct value *master = reference_master(r, holding, param, part);
+    struct trained trained = {.stored = stored,
+                              .p = master ? master : stored,
                               .g = &holding->gradient[index].part[part],
                               .max_rank = r->job->max_rank,
                               .part = part};
@@ -166,6 +171,13 @@ static void move(const struct rule *rule, const struct trained *t) {
     }
 }
 
+/* The parameter is its wide copy, rounded when it is stored. */
+static void take_master(const struct trained *t) {
+    for (int64_t i = 0, n = value_elements(t->p); i < n; i++)
+        if (acts_on(t, i))
+            num_set(t->stored, i, num_at(t->p, i));
+}
+
 static enum status push_step(struct reference *r, struct holding *holding, const struct param *param, enum part part,
                              const void *rule) {
     const char *const *states = optimizer_states(&r->job->optimizer);
@@ -177,16 +189,23 @@ static enum status push_step(struct reference *r, struct holding *holding, const
         point.state = states[state];
         TRY(reference_emit(r, &point, trained.state[state]));
     }
-    return STATUS_OK;
+    if (trained.p == trained.stored)
+        return STATUS_OK;
+    if (!r->arithmetic.dry)
+        move(rule, &trained);
+    point.state = "master";
+    return reference_emit(r, &point, trained.p);
 }
 
 static enum status move_step(struct reference *r, struct holding *holding, const struct param *param, enum part part,
                              const void *rule) {
     struct trained trained = trained_of(r, holding, param, part);
     struct point point = reference_parameter_point(r, PHASE_UPDATE, -1, param, part);
-    if (!r->arithmetic.dry)
+    if (!r->arithmetic.dry && trained.p == trained.stored)
         move(rule, &trained);
-    return reference_emit(r, &point, trained.p);
+    else if (!r->arithmetic.dry)
+        take_master(&trained);
+    return reference_emit(r, &point, trained.stored);
 }
 
 enum status reference_update(struct reference *r, struct holding *holding) {

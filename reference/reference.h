@@ -21,8 +21,8 @@ struct value {
     int ndim;
     int64_t shape[VALUE_MAX_DIMS];
     double *x; /* NULL in a dry run. Ids and choices stand here as whole numbers */
-    double
-        *e; /* bound per element, for a subject of unit roundoff u = 2^-24 (F32) or 2^-53 (F64); NULL unless `bounds` */
+    double *e; /* bound per element, for a subject of unit roundoff u = 2^-24 (F32, BF16 before the rounding of a point
+                  stored in it) or 2^-53 (F64); NULL unless `bounds` */
     /* At partial points (point_is_partial) with bounds: sum over the ranks of |partial|, born |x|; a hook that adds up
      * the ranks' records writes it in place, and gives e = gamma_{ranks-1} * mag, what the subject's own reduction may
      * add. Products of the value are bounded by mag instead of |x|: every rank rounds its own partial. NULL elsewhere.

@@ -34,13 +34,22 @@ struct value *reference_tensor(const struct reference *r, const struct holding *
     return part == PART_WEIGHT ? &r->weight[index] : &holding->slot[index].part[part];
 }
 
+struct value *reference_master(const struct reference *r, const struct holding *holding, const struct param *param,
+                               enum part part) {
+    int index = inventory_index(r->inventory, param);
+    if (!r->precision.master)
+        return NULL;
+    return part == PART_WEIGHT ? &r->master[index] : &holding->master[index].part[part];
+}
+
 /* ---- memory */
 
 static enum status allocate_holding(struct holding *holding, size_t params) {
     *holding = (struct holding){.tenant = -1};
     holding->slot = calloc(params + 1, sizeof *holding->slot);
     holding->gradient = calloc(params + 1, sizeof *holding->gradient);
-    bool complete = holding->slot && holding->gradient;
+    holding->master = calloc(params + 1, sizeof *holding->master);
+    bool complete = holding->slot && holding->gradient && holding->master;
     for (int state = 0; state < STATES; state++) {
         holding->state[state] = calloc(params + 1, sizeof *holding->state[state]);
         complete = complete && holding->state[state];
@@ -50,8 +59,9 @@ static enum status allocate_holding(struct holding *holding, size_t params) {
 
 static enum status allocate(struct reference *r) {
     r->weight = calloc((size_t)r->inventory->count + 1, sizeof *r->weight);
+    r->master = calloc((size_t)r->inventory->count + 1, sizeof *r->master);
     r->holding = calloc((size_t)r->job->slots + 1, sizeof *r->holding);
-    if (!r->weight || !r->holding)
+    if (!r->weight || !r->master || !r->holding)
         return status_fail(STATUS_MEMORY, "out of memory in the reference");
     for (int slot = 0; slot < r->job->slots; slot++)
         TRY(allocate_holding(&r->holding[slot], (size_t)r->inventory->count));
@@ -87,13 +97,17 @@ static enum status fill(struct reference *r) {
         const struct param *param = &r->inventory->params[i];
         if (param->alias < 0)
             TRY(read_weight(r, param, &r->weight[i]));
+        if (r->precision.master && job_trains(r->job, param))
+            TRY(value_copy(&r->arithmetic, &r->master[i], &r->weight[i]));
         for (int slot = 0; slot < r->job->slots; slot++) {
             struct holding *holding = &r->holding[slot];
             TRY(make_parts(r, param, false, &holding->slot[i]));
+            if (r->precision.master)
+                TRY(make_parts(r, param, false, &holding->master[i]));
             for (int state = 0; state < STATES && states[state]; state++)
                 TRY(make_parts(r, param, true, &holding->state[state][i]));
             if (job_targets(r->job, param))
-                value_initial_slot(&r->arithmetic, param, slot, &holding->slot[i].part[PART_LORA_A],
+                value_initial_slot(&r->arithmetic, r->precision.store, param, slot, &holding->slot[i].part[PART_LORA_A],
                                    &holding->slot[i].part[PART_LORA_B]);
         }
     }
@@ -108,6 +122,7 @@ enum status reference_make(struct reference *out, const struct job *job, const s
         .inventory = checkpoint_inventory(job->model),
         .options = *options,
         .hooks = hooks,
+        .precision = job_precision(job),
         .arithmetic = arithmetic_make(job->dtype, options->dry, options->bounds),
     };
     enum status status = allocate(out);
@@ -127,6 +142,8 @@ static void empty_parts(struct parts *parts, int count) {
 static void free_holding(struct holding *holding, int params) {
     empty_parts(holding->slot, params);
     empty_parts(holding->gradient, params);
+    empty_parts(holding->master, params);
+    free(holding->master);
     free(holding->slot);
     free(holding->gradient);
     for (int state = 0; state < STATES; state++) {
@@ -140,7 +157,10 @@ void reference_free(struct reference *r) {
     int params = r->inventory ? r->inventory->count : 0, slots = r->job ? r->job->slots : 0;
     for (int i = 0; r->weight && i < params; i++)
         value_free(&r->weight[i]);
+    for (int i = 0; r->master && i < params; i++)
+        value_free(&r->master[i]);
     free(r->weight);
+    free(r->master);
     for (int slot = 0; r->holding && slot < slots; slot++)
         free_holding(&r->holding[slot], params);
     free(r->holding);
@@ -177,8 +197,11 @@ enum status reference_acquire(struct reference *r, int tenant) {
         const struct param *param = &r->inventory->params[i];
         const struct adapter_target *target = reference_target(r, tenant, param);
         struct value *a = &holding->slot[i].part[PART_LORA_A], *b = &holding->slot[i].part[PART_LORA_B];
+        if (target && r->precision.master)
+            value_load_slot(&r->arithmetic, r->precision.store, target, r->job->max_rank, false,
+                            &holding->master[i].part[PART_LORA_A], &holding->master[i].part[PART_LORA_B]);
         if (target)
-            value_load_slot(&r->arithmetic, target, r->job->max_rank, r->job->beyond_nan, a, b);
+            value_load_slot(&r->arithmetic, r->precision.store, target, r->job->max_rank, r->job->beyond_nan, a, b);
         else if (job_targets(r->job, param)) {
             value_zero(a);
             value_zero(b);
@@ -196,8 +219,8 @@ enum status reference_release(struct reference *r, int tenant) {
     holding->tenant = -1;
     for (int i = 0; i < r->inventory->count; i++)
         if (job_targets(r->job, &r->inventory->params[i]))
-            value_initial_slot(&r->arithmetic, &r->inventory->params[i], slot, &holding->slot[i].part[PART_LORA_A],
-                               &holding->slot[i].part[PART_LORA_B]);
+            value_initial_slot(&r->arithmetic, r->precision.store, &r->inventory->params[i], slot,
+                               &holding->slot[i].part[PART_LORA_A], &holding->slot[i].part[PART_LORA_B]);
     return STATUS_OK;
 }
 
@@ -241,12 +264,18 @@ static enum status emit_states(struct reference *r, const struct param *param, e
         point.state = states[state];
         TRY(reference_emit(r, &point, &holding->state[state][inventory_index(r->inventory, param)].part[part]));
     }
-    return STATUS_OK;
+    if (!r->precision.master || part == PART_WEIGHT)
+        return STATUS_OK;
+    point.state = "master";
+    return reference_emit(r, &point, reference_master(r, holding, param, part));
 }
 
 static enum status emit_weight(struct reference *r, const struct param *param, int acting) {
     struct point point = reference_parameter_point(r, PHASE_PARAM, -1, param, PART_WEIGHT);
     TRY(reference_emit(r, &point, reference_tensor(r, NULL, param, PART_WEIGHT)));
+    point.state = "master";
+    if (r->precision.master && job_trains(r->job, param))
+        TRY(reference_emit(r, &point, reference_master(r, NULL, param, PART_WEIGHT)));
     for (int slot = 0; slot < r->job->slots; slot++)
         TRY(emit_states(r, param, PART_WEIGHT, slot, acting));
     return STATUS_OK;

@@ -18,6 +18,7 @@ struct holding {
     struct parts *slot; /* [parameters] A and B of every parameter that is a target */
     struct parts
         *state[STATES];     /* [parameters] of all that the tenant can train; base parameters' states are its own */
+    struct parts *master;   /* [parameters] wide copies of what the tenant holds, if the job keeps them */
     struct parts *gradient; /* [parameters] of the open window: running sums, then divided, then clipped */
     struct window window;
 };
@@ -28,7 +29,9 @@ struct reference {
     const struct inventory *inventory;
     struct reference_options options;
     const struct reference_hooks *hooks;
+    struct precision precision;
     struct arithmetic arithmetic;
+    struct value *master;    /* [parameters] wide copies of base parameters that train, if the job keeps them */
     struct value *weight;    /* [parameters]; empty for an alias */
     struct holding *holding; /* [slots] */
     int step;                /* S */
@@ -58,6 +61,10 @@ bool reference_trains(const struct reference *reference, int tenant, const struc
 const struct param *reference_owner(const struct reference *reference, const struct param *param);
 /* Where a trained tensor stands: the weight, or the slot's A or B. */
 struct value *reference_tensor(const struct reference *reference, const struct holding *holding,
+                               const struct param *param, enum part part);
+
+/* The wide copy that updates of it act on; NULL if the job keeps none. */
+struct value *reference_master(const struct reference *reference, const struct holding *holding,
                                const struct param *param, enum part part);
 
 /* The one place where values leave: fills mag at partial points, then calls the hook. */

@@ -7,7 +7,7 @@
 struct arithmetic arithmetic_make(enum dtype dtype, bool dry, bool bounds) {
     bool wide = dtype == DTYPE_F64;
     return (struct arithmetic){
-        .dtype = dtype,
+        .dtype = wide ? dtype : DTYPE_F32,
         .u = wide ? 0x1p-53 : 0x1p-24,
         .eta = wide ? 0x1p-1022 : 0x1p-126,
         .dry = dry,
@@ -100,7 +100,7 @@ enum status value_from_tensor(const struct arithmetic *m, struct value *out, con
     bool whole = tensor->dtype == DTYPE_I64;
     for (int64_t i = 0, n = value_elements(out); i < n; i++) {
         double stored = tensor_get(tensor, i);
-        out->x[i] = whole ? stored : arithmetic_constant(m, stored);
+        out->x[i] = whole ? stored : arithmetic_constant(m, stored); /* what bfloat16 holds, float32 does */
         if (out->e)
             out->e[i] = 0;
     }

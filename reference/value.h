@@ -6,7 +6,7 @@
 
 /* How values are made, and whom the bounds are about. */
 struct arithmetic {
-    enum dtype dtype; /* of the subject */
+    enum dtype dtype; /* of the subject's arithmetic and constants: float32 in a bfloat16 job */
     double u;         /* its unit roundoff */
     double eta;       /* results below may be flushed to zero: the smallest normal number */
     bool dry;         /* values have shapes only */
@@ -27,7 +27,7 @@ enum status value_like(const struct arithmetic *m, struct value *out, const stru
 enum status value_copy(const struct arithmetic *m, struct value *out, const struct value *from);
 enum status value_scalar(const struct arithmetic *m, struct value *out, double x, double e);
 void value_zero(struct value *value); /* exact zeros */
-/* A stored tensor, rounded to the subject's dtype. */
+/* A stored tensor (of the type that the subject stores), rounded to what the subject computes in. */
 enum status value_from_tensor(const struct arithmetic *m, struct value *out, const struct tensor *tensor);
 /* The same elements under another shape. */
 void value_reshape(struct value *value, int ndim, const int64_t *shape);

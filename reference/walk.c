@@ -3,6 +3,7 @@
 #include "reference/adapter.h"
 #include "reference/linear.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum status walk_make(struct walk *out, struct reference *r, const struct micro_batch *micro, int tenant, bool quiet) {
@@ -90,7 +91,10 @@ static struct gathered *gathered_of(const struct walk *walk, const struct param 
 
 static enum status gather_copy(struct walk *walk, enum phase phase, const struct param *param, enum part part,
                                const struct value *from, struct value *to) {
+    const struct precision *precision = &walk->reference->precision;
     TRY(value_copy(&walk->arithmetic, to, from));
+    for (int64_t i = 0; to->x && precision->compute != precision->store && i < value_elements(to); i++)
+        to->x[i] = dtype_round(precision->compute, to->x[i]);
     return walk_emit_parameter(walk, phase, param, part, to);
 }
 
@@ -105,6 +109,19 @@ static enum status gather_parameter(struct walk *walk, const struct param *param
     return gather_copy(walk, phase, param, PART_LORA_B, reference_tensor(r, walk->holding, param, PART_LORA_B), &to->b);
 }
 
+/* Stored in bfloat16, but not recorded. The subject computed some y' within [x - e, x + e]; rounding is monotone, so that
+ * it stored something between the roundings of both ends: most often there is only one such number. */
+static void round_unseen(struct value *value) {
+    for (int64_t i = 0, n = value->x ? value_elements(value) : 0; i < n; i++) {
+        double e = value->e ? value->e[i] : 0, x = value->x[i], stored = dtype_round(DTYPE_BF16, x);
+        double above = dtype_round(DTYPE_BF16, dtype_round(DTYPE_F32, x + e));
+        double below = dtype_round(DTYPE_BF16, dtype_round(DTYPE_F32, x - e));
+        value->x[i] = stored;
+        if (value->e)
+            value->e[i] = fmax(above - stored, stored - below);
+    }
+}
+
 /* W + D of one adapted parameter; backward makes D again but stores only the sum. */
 static enum status merge(struct walk *walk, const struct param *param, enum phase phase) {
     const struct adapter_target *target = walk_target(walk, param);
@@ -117,6 +134,8 @@ static enum status merge(struct walk *walk, const struct param *param, enum phas
     TRY_DONE(value_delta(&walk->arithmetic, target, walk->reference->job->max_rank, &to->a, &to->b, &delta));
     if (phase == PHASE_GATHER)
         TRY_DONE(walk_emit_parameter(walk, PHASE_DELTA, param, PART_WEIGHT, &delta));
+    else if (walk->reference->precision.compute == DTYPE_BF16)
+        round_unseen(&delta);
     TRY_DONE(value_add(&walk->arithmetic, weight, &delta, &to->merged));
     enum part part = phase == PHASE_GATHER ? PART_MERGED : PART_REMERGED;
     TRY_DONE(walk_emit_parameter(walk, PHASE_DELTA, param, part, &to->merged));

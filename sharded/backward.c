@@ -1,5 +1,6 @@
 /* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h
  * has them; a weight's own gradient stands at the place of its linear map, a norm's behind its input's. */
+#include "sharded/chain.h"
 #include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
@@ -25,11 +26,36 @@ static enum status weight_gradients(struct pass *pass, int layer, enum param_kin
                            gradient_of(pass, layer, out), x);
 }
 
-/* dx (+)= dy W over all rows. */
-static void through(struct pass *pass, int layer, enum param_kind kind, enum activation out, void *dx,
-                    bool accumulate) {
+/* dx = dy W over all rows. */
+static void through(struct pass *pass, int layer, enum param_kind kind, enum activation out, void *dx) {
     const struct blocks rows = pass_rows(pass);
-    linear_backward(pass->subject, pass_param(pass, kind, layer), &rows, gradient_of(pass, layer, out), dx, accumulate);
+    linear_backward(pass->subject, pass_param(pass, kind, layer), &rows, gradient_of(pass, layer, out), dx,
+                    pass->subject->dtype, false);
+}
+
+struct map_back { /* one of several linear maps that read the same x */
+    enum param_kind kind;
+    enum activation out;
+};
+
+/* The gradient of the x that all maps read: one chain over dy W of each in turn. */
+static enum status through_all(struct pass *pass, int layer, const struct map_back *maps, int count,
+                               enum activation in) {
+    enum status status = STATUS_OK;
+    struct subject *subject = pass->subject;
+    const struct blocks rows = pass_rows(pass);
+    struct chain sum = {0};
+    void *dx;
+    TRY(gradient_make(pass, layer, in, &dx));
+    TRY_DONE(chain_begin(&sum, subject, pass->extent[EXTENT_N] * pass->extent[EXTENT_H], dx));
+    for (int i = 0; i < count; i++)
+        linear_backward(subject, pass_param(pass, maps[i].kind, layer), &rows, gradient_of(pass, layer, maps[i].out),
+                        sum.data, subject->wide, i > 0);
+    chain_store(&sum, subject);
+    TRY_DONE(gradient_record(pass, layer, in));
+done:
+    chain_free(&sum, subject);
+    return status;
 }
 
 /* If the bias trains: its gradient, the sum of dy over all rows. */
@@ -39,7 +65,7 @@ static enum status bias_gradient(struct pass *pass, int layer, enum param_kind k
     if (!bias || !store_trains(subject, bias))
         return STATUS_OK;
     struct tensor *partial = &store_weight(subject, bias)->trained.partial;
-    TRY(device_make(subject->ops, partial, subject->dtype, 1, bias->shape));
+    TRY(device_make(subject->ops, partial, subject->wide, 1, bias->shape));
     subject->ops->sum_rows(subject->dtype, pass->extent[EXTENT_N], bias->shape[0], gradient_of(pass, layer, out),
                            partial->data);
     return record_param(subject, PHASE_BACKWARD, pass->micro, bias, PART_WEIGHT, partial);
@@ -66,7 +92,7 @@ static enum status norm_gradient(struct pass *pass, int layer, const struct norm
     if (!store_trains(subject, param))
         return STATUS_OK;
     struct tensor *partial = &store_weight(subject, param)->trained.partial;
-    TRY(device_make(subject->ops, partial, subject->dtype, 1, param->shape));
+    TRY(device_make(subject->ops, partial, subject->wide, 1, param->shape));
     subject->ops->rms_norm_gradient(subject->dtype, norm->rows, norm->n, gradient_of(pass, layer, norm->out), x,
                                     value_of(pass, layer, norm->scale), partial->data);
     return record_param(subject, PHASE_BACKWARD, pass->micro, param, PART_WEIGHT, partial);
@@ -104,7 +130,7 @@ static enum status experts_backward(struct pass *pass, int layer) {
     char *d_gate_up;
     void *hidden, *made, *input;
     TRY(gradient_make(pass, layer, ACT_EXPERT_HIDDEN, &hidden));
-    linear_backward(subject, down_param, &blocks, down, hidden, false);
+    linear_backward(subject, down_param, &blocks, down, hidden, subject->dtype, false);
     TRY(gradient_record(pass, layer, ACT_EXPERT_HIDDEN));
     TRY(linear_gradient(subject, down_param, pass->micro, &blocks, down, value_of(pass, layer, ACT_EXPERT_HIDDEN)));
     TRY(gradient_make(pass, layer, ACT_EXPERT_GATE_UP, &made));
@@ -114,7 +140,7 @@ static enum status experts_backward(struct pass *pass, int layer) {
                                   d_gate_up + at.up, 2 * width);
     TRY(gradient_record(pass, layer, ACT_EXPERT_GATE_UP));
     TRY(gradient_make(pass, layer, ACT_EXPERT_INPUT, &input));
-    linear_backward(subject, up_param, &blocks, d_gate_up, input, false);
+    linear_backward(subject, up_param, &blocks, d_gate_up, input, subject->dtype, false);
     TRY(gradient_record(pass, layer, ACT_EXPERT_INPUT));
     return linear_gradient(subject, up_param, pass->micro, &blocks, d_gate_up, value_of(pass, layer, ACT_EXPERT_INPUT));
 }
@@ -133,7 +159,7 @@ static enum status router_backward(struct pass *pass, int layer) {
     const void *scores = value_of(pass, layer, ACT_ROUTER_SCORES);
     void *d_scores, *logits, *input;
     TRY(gradient_make(pass, layer, ACT_ROUTER_SCORES, &d_scores));
-    subject->ops->router_weights_backward(subject->dtype, rows, experts, pass->extent[EXTENT_K],
+    subject->ops->router_weights_backward(subject->wide, rows, experts, pass->extent[EXTENT_K],
                                           subject->config->norm_topk, scores, value_of(pass, layer, ACT_TOPK_INDEX),
                                           value_of(pass, layer, ACT_TOPK_WEIGHT),
                                           gradient_of(pass, layer, ACT_TOPK_WEIGHT), d_scores);
@@ -143,25 +169,41 @@ static enum status router_backward(struct pass *pass, int layer) {
     TRY(gradient_record(pass, layer, ACT_ROUTER_LOGITS));
     TRY(weight_gradients(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, value_of(pass, layer, ACT_POST_NORM)));
     TRY(gradient_make(pass, layer, ACT_ROUTER_INPUT, &input));
-    through(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, input, false);
+    through(pass, layer, PARAM_ROUTER, ACT_ROUTER_LOGITS, input);
     return gradient_record(pass, layer, ACT_ROUTER_INPUT);
 }
 
-static enum status sparse_backward(struct pass *pass, int layer) {
+/* What the experts and the router leave of the post norm's gradient: dispatched copies in ascending expert, then the
+ * router's. */
+static enum status sparse_input(struct pass *pass, int layer) {
+    enum status status = STATUS_OK;
     struct subject *subject = pass->subject;
     const int64_t *extent = pass->extent;
+    const int64_t elements = extent[EXTENT_N] * extent[EXTENT_H];
+    struct chain sum = {0}, copies = {0}, router = {0};
     void *post;
+    TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
+    TRY_DONE(chain_begin(&sum, subject, elements, post));
+    TRY_DONE(chain_widen(&copies, subject, elements * extent[EXTENT_K], gradient_of(pass, layer, ACT_EXPERT_DISPATCH)));
+    TRY_DONE(chain_widen(&router, subject, elements, gradient_of(pass, layer, ACT_ROUTER_INPUT)));
+    subject->ops->combine(subject->wide, extent[EXTENT_N], extent[EXTENT_K], extent[EXTENT_H],
+                          value_of(pass, layer, ACT_TOPK_INDEX), NULL, copies.data, sum.data);
+    subject->ops->add(subject->wide, elements, sum.data, sum.data, router.data);
+    chain_store(&sum, subject);
+    TRY_DONE(gradient_record(pass, layer, ACT_POST_NORM));
+done:
+    chain_free(&router, subject);
+    chain_free(&copies, subject);
+    chain_free(&sum, subject);
+    return status;
+}
+
+static enum status sparse_backward(struct pass *pass, int layer) {
     TRY(combine_backward(pass, layer));
     TRY(experts_backward(pass, layer));
     TRY(dispatch_backward(pass, layer));
     TRY(router_backward(pass, layer));
-    TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
-    subject->ops->combine(subject->dtype, extent[EXTENT_N], extent[EXTENT_K], extent[EXTENT_H],
-                          value_of(pass, layer, ACT_TOPK_INDEX), NULL, gradient_of(pass, layer, ACT_EXPERT_DISPATCH),
-                          post);
-    subject->ops->add(subject->dtype, extent[EXTENT_N] * extent[EXTENT_H], post, post,
-                      gradient_of(pass, layer, ACT_ROUTER_INPUT));
-    return gradient_record(pass, layer, ACT_POST_NORM);
+    return sparse_input(pass, layer);
 }
 
 /* ---- dense layers */
@@ -173,9 +215,10 @@ static enum status dense_backward(struct pass *pass, int layer) {
     const void *dy = gradient_of(pass, layer, ACT_LAYER);
     const void *h = value_of(pass, layer, ACT_POST_NORM);
     const int64_t width = pass->extent[EXTENT_F];
-    void *hidden, *gate, *up, *post;
+    const struct map_back maps[] = {{PARAM_MLP_GATE, ACT_MLP_GATE}, {PARAM_MLP_UP, ACT_MLP_UP}};
+    void *hidden, *gate, *up;
     TRY(gradient_make(pass, layer, ACT_MLP_HIDDEN, &hidden));
-    linear_backward(subject, down, &rows, dy, hidden, false);
+    linear_backward(subject, down, &rows, dy, hidden, subject->dtype, false);
     TRY(gradient_record(pass, layer, ACT_MLP_HIDDEN));
     TRY(linear_gradient(subject, down, pass->micro, &rows, dy, value_of(pass, layer, ACT_MLP_HIDDEN)));
     TRY(gradient_make(pass, layer, ACT_MLP_GATE, &gate));
@@ -186,10 +229,7 @@ static enum status dense_backward(struct pass *pass, int layer) {
     TRY(gradient_record(pass, layer, ACT_MLP_UP));
     TRY(weight_gradients(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, h));
     TRY(weight_gradients(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, h));
-    TRY(gradient_make(pass, layer, ACT_POST_NORM, &post));
-    through(pass, layer, PARAM_MLP_GATE, ACT_MLP_GATE, post, false);
-    through(pass, layer, PARAM_MLP_UP, ACT_MLP_UP, post, true);
-    return gradient_record(pass, layer, ACT_POST_NORM);
+    return through_all(pass, layer, maps, 2, ACT_POST_NORM);
 }
 
 /* ---- attention */
@@ -235,18 +275,14 @@ static enum status head_norm_backward(struct pass *pass, int layer, const struct
 
 static enum status projections_backward(struct pass *pass, int layer) {
     const void *h = value_of(pass, layer, ACT_INPUT_NORM);
-    void *input;
+    const struct map_back maps[] = {{PARAM_Q, ACT_Q}, {PARAM_K, ACT_K}, {PARAM_V, ACT_V}};
     TRY(weight_gradients(pass, layer, PARAM_Q, ACT_Q, h));
     TRY(bias_gradient(pass, layer, PARAM_Q_BIAS, ACT_Q));
     TRY(weight_gradients(pass, layer, PARAM_K, ACT_K, h));
     TRY(bias_gradient(pass, layer, PARAM_K_BIAS, ACT_K));
     TRY(weight_gradients(pass, layer, PARAM_V, ACT_V, h));
     TRY(bias_gradient(pass, layer, PARAM_V_BIAS, ACT_V));
-    TRY(gradient_make(pass, layer, ACT_INPUT_NORM, &input));
-    through(pass, layer, PARAM_Q, ACT_Q, input, false);
-    through(pass, layer, PARAM_K, ACT_K, input, true);
-    through(pass, layer, PARAM_V, ACT_V, input, true);
-    return gradient_record(pass, layer, ACT_INPUT_NORM);
+    return through_all(pass, layer, maps, 3, ACT_INPUT_NORM);
 }
 
 static enum status attention_backward(struct pass *pass, int layer) {
@@ -257,7 +293,7 @@ static enum status attention_backward(struct pass *pass, int layer) {
                            extent[EXTENT_D]};
     void *context;
     TRY(gradient_make(pass, layer, ACT_CONTEXT, &context));
-    through(pass, layer, PARAM_O, ACT_RESIDUAL, context, false);
+    through(pass, layer, PARAM_O, ACT_RESIDUAL, context);
     TRY(gradient_record(pass, layer, ACT_CONTEXT));
     TRY(weight_gradients(pass, layer, PARAM_O, ACT_RESIDUAL, value_of(pass, layer, ACT_CONTEXT)));
     TRY(bias_gradient(pass, layer, PARAM_O_BIAS, ACT_RESIDUAL));
@@ -321,7 +357,7 @@ static enum status head_backward(struct pass *pass) {
                                          value_of(pass, OUTSIDE, ACT_LOGSUMEXP), logits);
     TRY(gradient_record(pass, OUTSIDE, ACT_HEAD));
     TRY(gradient_make(pass, OUTSIDE, ACT_NORM, &norm));
-    through(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, norm, false);
+    through(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, norm);
     TRY(gradient_record(pass, OUTSIDE, ACT_NORM));
     TRY(weight_gradients(pass, OUTSIDE, PARAM_HEAD, ACT_HEAD, value_of(pass, OUTSIDE, ACT_NORM)));
     TRY(gradient_make(pass, input.layer, input.activation, &x));
@@ -338,7 +374,7 @@ static enum status embed_backward(struct pass *pass) {
         return STATUS_OK;
     struct tensor *partial = &store_weight(subject, param)->trained.partial;
     if (!partial->data)
-        TRY(device_zeros(subject->ops, partial, subject->dtype, param->ndim, param->shape));
+        TRY(device_zeros(subject->ops, partial, subject->wide, param->ndim, param->shape));
     subject->ops->add_rows(subject->dtype, pass->extent[EXTENT_N], pass->extent[EXTENT_H], partial->data,
                            gradient_of(pass, OUTSIDE, ACT_EMBED), value_of(pass, OUTSIDE, ACT_INPUT_IDS));
     return record_param(subject, PHASE_BACKWARD, pass->micro, param, PART_WEIGHT, partial);

@@ -33,9 +33,9 @@ static double share_of_slot(const struct subject *subject, int slot, double shar
         if (!sum->data || !counts_here(subject, &training))
             continue;
         if (subject->job->clip.infinity)
-            share = larger(share, ops->max_abs(subject->dtype, tensor_elements(sum), sum->data));
+            share = larger(share, ops->max_abs(subject->wide, tensor_elements(sum), sum->data));
         else
-            share += ops->sum_squares(subject->dtype, tensor_elements(sum), sum->data);
+            share += ops->sum_squares(subject->wide, tensor_elements(sum), sum->data);
     }
     return share;
 }
@@ -77,13 +77,13 @@ static enum status norm_of_acting(struct subject *subject, double *out) {
     TRY(join_shares(subject, own, &all));
     if (subject->rules->norm.per_rank)
         all = own;
-    *out = dtype_round(subject->dtype, subject->job->clip.infinity ? all : sqrt(all));
+    *out = dtype_round(subject->wide, subject->job->clip.infinity ? all : sqrt(all));
     return STATUS_OK;
 }
 
 static enum status record_norm(struct subject *subject, double norm) {
     struct tensor host = {0}, device = {0};
-    TRY(tensor_make(&host, subject->dtype, 0, NULL));
+    TRY(tensor_make(&host, subject->wide, 0, NULL));
     tensor_set(&host, 0, norm);
     enum status status = device_upload(subject->ops, &device, &host);
     if (status == STATUS_OK)
@@ -101,10 +101,10 @@ enum status clip_acting(struct subject *subject) {
     TRY(norm_of_acting(subject, &norm));
     TRY(record_norm(subject, norm));
     const double ratio = subject->job->clip.max / (norm + 1e-6);
-    const double factor = dtype_round(subject->dtype, ratio >= 1 ? 1 : ratio); /* NaN stays */
+    const double factor = dtype_round(subject->wide, ratio >= 1 ? 1 : ratio); /* NaN stays */
     while (training_next(&walk, &training)) {
         const struct tensor *sum = &training.trained->progress[slot].sum;
-        subject->ops->scale(subject->dtype, tensor_elements(sum), sum->data, factor);
+        subject->ops->scale(subject->wide, tensor_elements(sum), sum->data, factor);
         TRY(record_param(subject, PHASE_CLIP, -1, training.param, training.part, sum));
     }
     return STATUS_OK;

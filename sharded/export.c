@@ -23,9 +23,10 @@ static enum status gather_block(struct subject *subject, const struct param *par
                                 struct tensor *out) {
     struct tensor used = {0};
     const struct shard *shape = &factor->place.used;
-    TRY(device_make(subject->ops, &used, subject->dtype, shape->ndim, shape->shape));
+    TRY(device_make(subject->ops, &used, subject->precision.store, shape->ndim, shape->shape));
     const struct transfer item = {&factor->place.gather, factor->slot[slot].data, used.data};
-    enum status status = fsdp_gather(subject, param->name, &item, 1);
+    enum status status =
+        fsdp_gather(subject, param->name, subject->precision.store, subject->precision.store, &item, 1);
     if (status == STATUS_OK)
         status = device_download(subject->ops, out, &used);
     device_free(subject->ops, &used);
@@ -40,14 +41,14 @@ static enum status flat_piece(struct subject *subject, const struct param *param
                                    .rank = adapter->lora_rank,
                                    .width = part == PART_LORA_A ? adapter->in : adapter->out};
     TRY(shard_make(&shard, line, &subject->mesh, subject->rank));
-    enum status status = tensor_make(out, subject->dtype, shard.ndim, shard.shape);
+    enum status status = tensor_make(out, subject->precision.store, shard.ndim, shard.shape);
     if (status == STATUS_OK && shard_elements(&shard) != axes.expert * axes.rank * axes.width)
         status = status_fail(STATUS_INTERNAL, "%s: the piece of rank %d does not fit its experts", param->name,
                              subject->rank);
     shard_free(&shard);
     if (status == STATUS_OK)
-        flat_move(line, part, &axes, subject->job->max_rank, dtype_bytes(subject->dtype), out->data, block->data,
-                  SLOT_TO_FLAT);
+        flat_move(line, part, &axes, subject->job->max_rank, dtype_bytes(subject->precision.store), out->data,
+                  block->data, SLOT_TO_FLAT);
     return status;
 }
 
@@ -55,12 +56,12 @@ static enum status flat_piece(struct subject *subject, const struct param *param
 static enum status gather_pieces(struct subject *subject, struct comm_group *group, const char *what,
                                  const struct tensor *piece, struct tensor *out) {
     enum status status = STATUS_OK;
-    const struct comm_call call = {COMM_SITE, what, subject->dtype};
+    const struct comm_call call = {COMM_SITE, what, subject->precision.store};
     const int64_t count = tensor_elements(piece);
     const int64_t all = count * comm_group_size(group);
     struct tensor send = {0}, receive = {0};
     TRY_DONE(device_upload(subject->ops, &send, piece));
-    TRY_DONE(device_make(subject->ops, &receive, subject->dtype, 1, &all));
+    TRY_DONE(device_make(subject->ops, &receive, subject->precision.store, 1, &all));
     TRY_DONE(comm_all_gather(subject->comm, group, &call, send.data, receive.data, count));
     TRY_DONE(device_download(subject->ops, out, &receive));
 done:
@@ -79,7 +80,7 @@ static enum status assemble(struct subject *subject, const struct line *line, co
     struct tensor pieces = {0};
     int64_t shape[LINE_MAX_DIMS];
     line_shape(line, shape);
-    TRY_DONE(tensor_make(out, subject->dtype, line->dims, shape));
+    TRY_DONE(tensor_make(out, subject->precision.store, line->dims, shape));
     if (axes) {
         TRY_DONE(groups_get(subject, axes, &group));
         TRY_DONE(gather_pieces(subject, group, what, piece, &pieces));
@@ -88,8 +89,8 @@ static enum status assemble(struct subject *subject, const struct line *line, co
         struct shard shard = {0};
         int member = group ? comm_group_member(group, i) : subject->rank;
         TRY_DONE(shard_make(&shard, line, &subject->mesh, member));
-        shard_place(&shard, dtype_bytes(subject->dtype), group ? (char *)pieces.data + (size_t)i * bytes : piece->data,
-                    out->data);
+        shard_place(&shard, dtype_bytes(subject->precision.store),
+                    group ? (char *)pieces.data + (size_t)i * bytes : piece->data, out->data);
         shard_free(&shard);
     }
 done:
@@ -100,7 +101,7 @@ done:
 static enum dtype file_dtype(const struct export *export, const struct tensor *stored) {
     const struct subject *subject = export->subject;
     bool trained = subject->slots.slot[export->slot].steps > 0;
-    return trained && subject->dtype == DTYPE_F64 ? DTYPE_F64 : stored->dtype;
+    return trained && subject->precision.store == DTYPE_F64 ? DTYPE_F64 : stored->dtype;
 }
 
 static enum status export_factor(const struct export *export, const struct adapter_target *adapter, int which,

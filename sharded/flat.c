@@ -54,22 +54,22 @@ enum status flat_import(const struct subject *subject, const struct param *param
     struct tensor whole = {0}, piece = {0};
     struct shard cut = {0};
     struct line line;
-    size_t element = dtype_bytes(subject->dtype);
+    size_t element = dtype_bytes(subject->precision.store);
     bool a = part == PART_LORA_A;
     struct flat_axes axes = {.expert = param->expert ? used->shape[0] : 1,
                              .rank = adapter->lora_rank,
                              .width = a ? adapter->in : adapter->out};
     TRY_DONE(flat_line(&line, subject, param, adapter, part, subject->rules->import_b));
     TRY_DONE(shard_make(&cut, &line, &subject->mesh, subject->rank));
-    TRY_DONE(tensor_convert(&whole, subject->dtype, a ? &adapter->a : &adapter->b));
-    TRY_DONE(tensor_make(&piece, subject->dtype, cut.ndim, cut.shape));
+    TRY_DONE(tensor_convert(&whole, subject->precision.store, a ? &adapter->a : &adapter->b));
+    TRY_DONE(tensor_make(&piece, subject->precision.store, cut.ndim, cut.shape));
     if (tensor_elements(&piece) != axes.expert * axes.rank * axes.width) {
         status = status_fail(STATUS_INTERNAL, "%s: the piece of rank %d does not fit its experts", param->name,
                              subject->rank);
         goto done;
     }
     shard_cut(&cut, element, whole.data, piece.data);
-    TRY_DONE(tensor_make(out, subject->dtype, used->ndim, used->shape));
+    TRY_DONE(tensor_make(out, subject->precision.store, used->ndim, used->shape));
     for (int64_t i = 0; i < tensor_elements(out); i++) /* NAN is not the pattern that memory is born with */
         tensor_set(out, i, subject->job->beyond_nan ? NAN : 0);
     flat_move(&line, part, &axes, subject->job->max_rank, element, piece.data, out->data, FLAT_TO_SLOT);

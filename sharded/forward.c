@@ -1,5 +1,6 @@
 /* The forward pass of one micro-batch on one rank: formulas as in ops.h, order and records as core/points.h has them.
  */
+#include "sharded/chain.h"
 #include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
@@ -24,13 +25,30 @@ static enum status norm_forward(struct pass *pass, int layer, const struct norm 
     void *scale, *out;
     TRY(value_make(pass, layer, norm->scale, &scale));
     TRY(value_make(pass, layer, norm->out, &out));
-    subject->ops->rms_norm(subject->dtype, norm->rows, norm->n, dtype_round(subject->dtype, subject->config->norm_eps),
+    subject->ops->rms_norm(subject->dtype, norm->rows, norm->n, dtype_round(subject->wide, subject->config->norm_eps),
                            x, pass_weight(pass, norm->weight, layer), scale, out);
     TRY(value_record(pass, layer, norm->scale));
     return value_record(pass, layer, norm->out);
 }
 
 #define NO_BIAS PARAM_KINDS
+
+/* y = x W^T + bias, rounded once. */
+static enum status biased(struct subject *subject, const struct param *param, const struct param *bias,
+                          const struct blocks *rows, const void *x, void *y) {
+    enum status status = STATUS_OK;
+    const int64_t count = rows->begin[1], n = bias->shape[0];
+    struct chain sum = {0}, shift = {0};
+    TRY_DONE(chain_begin(&sum, subject, count * n, y));
+    TRY_DONE(chain_widen(&shift, subject, n, store_effective(subject, bias)));
+    linear_forward(subject, param, rows, x, sum.data, subject->wide);
+    subject->ops->add_bias(subject->wide, count, n, sum.data, shift.data);
+    chain_store(&sum, subject);
+done:
+    chain_free(&shift, subject);
+    chain_free(&sum, subject);
+    return status;
+}
 
 /* y = x W^T (+ bias, if the model has it) over all rows. */
 static enum status project(struct pass *pass, int layer, enum param_kind kind, enum param_kind bias_kind, const void *x,
@@ -41,10 +59,10 @@ static enum status project(struct pass *pass, int layer, enum param_kind kind, e
     const struct blocks rows = pass_rows(pass);
     void *y;
     TRY(value_make(pass, layer, out, &y));
-    linear_forward(subject, param, &rows, x, y);
     if (bias)
-        subject->ops->add_bias(subject->dtype, pass->extent[EXTENT_N], bias->shape[0], y,
-                               store_effective(subject, bias));
+        TRY(biased(subject, param, bias, &rows, x, y));
+    else
+        linear_forward(subject, param, &rows, x, y, subject->dtype);
     return value_record(pass, layer, out);
 }
 
@@ -116,10 +134,10 @@ static enum status choose_experts(struct pass *pass, int layer) {
     ops->softmax(subject->dtype, rows, experts, value_of(pass, layer, ACT_ROUTER_LOGITS), scores);
     TRY(value_record(pass, layer, ACT_ROUTER_SCORES));
     TRY(value_make(pass, layer, ACT_TOPK_INDEX, &index));
-    ops->topk(subject->dtype, rows, experts, choices, scores, index);
+    ops->topk(subject->wide, rows, experts, choices, scores, index);
     TRY(value_record(pass, layer, ACT_TOPK_INDEX));
     TRY(value_make(pass, layer, ACT_TOPK_WEIGHT, &weight));
-    ops->router_weights(subject->dtype, rows, experts, choices, subject->config->norm_topk, scores, index, weight);
+    ops->router_weights(subject->wide, rows, experts, choices, subject->config->norm_topk, scores, index, weight);
     return value_record(pass, layer, ACT_TOPK_WEIGHT);
 }
 
@@ -147,14 +165,14 @@ static enum status experts_forward(struct pass *pass, int layer) {
     TRY(value_make(pass, layer, ACT_EXPERT_GATE_UP, &made));
     gate_up = made;
     linear_forward(subject, pass_param(pass, PARAM_GATE_UP, layer), &blocks, value_of(pass, layer, ACT_EXPERT_INPUT),
-                   gate_up);
+                   gate_up, subject->dtype);
     TRY(value_record(pass, layer, ACT_EXPERT_GATE_UP));
     TRY(value_make(pass, layer, ACT_EXPERT_HIDDEN, &hidden));
     subject->ops->swiglu(subject->dtype, route->arrived, width, gate_up + at.gate, 2 * width, gate_up + at.up,
                          2 * width, hidden);
     TRY(value_record(pass, layer, ACT_EXPERT_HIDDEN));
     TRY(value_make(pass, layer, ACT_EXPERT_DOWN, &down));
-    linear_forward(subject, pass_param(pass, PARAM_DOWN, layer), &blocks, hidden, down);
+    linear_forward(subject, pass_param(pass, PARAM_DOWN, layer), &blocks, hidden, down, subject->dtype);
     return value_record(pass, layer, ACT_EXPERT_DOWN);
 }
 
@@ -222,7 +240,7 @@ static enum status inputs(struct pass *pass) {
     TRY(value_record(pass, OUTSIDE, ACT_LABELS));
     TRY(value_make(pass, OUTSIDE, ACT_ROTARY_COS, &cosine));
     TRY(value_make(pass, OUTSIDE, ACT_ROTARY_SIN, &sine));
-    subject->ops->rotary_tables(subject->dtype, pass->extent[EXTENT_T], pass->extent[EXTENT_D],
+    subject->ops->rotary_tables(subject->wide, pass->extent[EXTENT_T], pass->extent[EXTENT_D],
                                 subject->config->rope_theta, cosine, sine);
     TRY(value_record(pass, OUTSIDE, ACT_ROTARY_COS));
     return value_record(pass, OUTSIDE, ACT_ROTARY_SIN);
@@ -248,8 +266,8 @@ static enum status losses(struct pass *pass) {
     TRY(value_record(pass, OUTSIDE, ACT_LOGSUMEXP));
     TRY(value_record(pass, OUTSIDE, ACT_TOKEN_LOSS));
     struct tensor sum = {0};
-    TRY(tensor_make(&sum, subject->dtype, 0, NULL));
-    tensor_set(&sum, 0, subject->ops->sum(subject->dtype, extent[EXTENT_B] * extent[EXTENT_NEXT], loss));
+    TRY(tensor_make(&sum, subject->wide, 0, NULL));
+    tensor_set(&sum, 0, subject->ops->sum(subject->wide, extent[EXTENT_B] * extent[EXTENT_NEXT], loss));
     enum status status = device_upload(subject->ops, &pass->loss, &sum);
     tensor_free(&sum);
     TRY(status);

@@ -8,7 +8,8 @@
 
 /* ---- one collective per set of mesh axes */
 
-struct bucket { /* a flat buffer: `count` elements per member, in them one padded block per tensor */
+struct bucket {             /* a flat buffer: `count` elements per member, in them one padded block per tensor */
+    enum dtype from, dtype; /* of the shards of a gather; of what travels */
     const struct transfer *items;
     int first, end; /* items[first] and those behind it, before `end`, that have the same axes */
     int64_t count;
@@ -35,7 +36,7 @@ static enum status bucket_make(const struct subject *subject, struct bucket *buc
     size_t bytes;
     FOR_BUCKET(i, bucket)
     bucket->count += bucket->items[i].peers->block;
-    bytes = (size_t)bucket->count * dtype_bytes(subject->dtype);
+    bytes = (size_t)bucket->count * dtype_bytes(bucket->dtype);
     TRY(device_block(subject->ops, &bucket->send, (size_t)sends * bytes));
     subject->ops->zero(bucket->send, (size_t)sends * bytes);
     return device_block(subject->ops, &bucket->receive, (size_t)receives * bytes);
@@ -47,32 +48,33 @@ static void bucket_free(const struct subject *subject, struct bucket *bucket) {
 }
 
 /* Element `offset` of a member's part of a buffer. */
-static void *bucket_at(const struct subject *subject, const struct bucket *bucket, void *buffer, int member,
-                       int64_t offset) {
-    return (char *)buffer + (size_t)(member * bucket->count + offset) * dtype_bytes(subject->dtype);
+static void *bucket_at(const struct bucket *bucket, void *buffer, int member, int64_t offset) {
+    return (char *)buffer + (size_t)(member * bucket->count + offset) * dtype_bytes(bucket->dtype);
 }
 
 static int64_t own_elements(const struct peers *peers) {
     return peers->piece[peers->self].rows * peers->piece[peers->self].width;
 }
 
-static void piece_place(const struct subject *subject, const struct moves *piece, const void *from, void *whole) {
-    subject->ops->scatter_rows(subject->dtype, piece->rows, piece->width, whole, from, piece->index);
+static void piece_place(const struct subject *subject, enum dtype dtype, const struct moves *piece, const void *from,
+                        void *whole) {
+    subject->ops->scatter_rows(dtype, piece->rows, piece->width, whole, from, piece->index);
 }
 
-static void piece_cut(const struct subject *subject, const struct moves *piece, const void *whole, void *to) {
-    subject->ops->gather_rows(subject->dtype, piece->rows, piece->width, to, whole, piece->index);
+static void piece_cut(const struct subject *subject, enum dtype dtype, const struct moves *piece, const void *whole,
+                      void *to) {
+    subject->ops->gather_rows(dtype, piece->rows, piece->width, to, whole, piece->index);
 }
 
 static enum status bucket_gather(struct subject *subject, const char *what, struct bucket *bucket) {
-    const struct comm_call call = {COMM_SITE, what, subject->dtype};
+    const struct comm_call call = {COMM_SITE, what, bucket->dtype};
     const struct peers *group = bucket->items[bucket->first].peers;
     int64_t offset = 0;
     TRY(bucket_make(subject, bucket, 1, group->size));
     FOR_BUCKET(i, bucket) {
         const struct peers *peers = bucket->items[i].peers;
-        subject->ops->copy(bucket_at(subject, bucket, bucket->send, 0, offset), bucket->items[i].shard,
-                           (size_t)own_elements(peers) * dtype_bytes(subject->dtype));
+        subject->ops->convert(own_elements(peers), bucket->dtype, bucket_at(bucket, bucket->send, 0, offset),
+                              bucket->from, bucket->items[i].shard);
         offset += peers->block;
     }
     TRY(comm_all_gather(subject->comm, group->group, &call, bucket->send, bucket->receive, bucket->count));
@@ -80,8 +82,8 @@ static enum status bucket_gather(struct subject *subject, const char *what, stru
     FOR_BUCKET(i, bucket) {
         const struct peers *peers = bucket->items[i].peers;
         for (int member = 0; member < peers->size; member++)
-            piece_place(subject, &peers->piece[member], bucket_at(subject, bucket, bucket->receive, member, offset),
-                        bucket->items[i].whole);
+            piece_place(subject, bucket->dtype, &peers->piece[member],
+                        bucket_at(bucket, bucket->receive, member, offset), bucket->items[i].whole);
         offset += peers->block;
     }
     return STATUS_OK;
@@ -91,12 +93,21 @@ static enum status bucket_gather(struct subject *subject, const char *what, stru
 static void share(const struct subject *subject, const struct peers *group, int64_t count, void *reduced) {
     int64_t divisor = subject->sum_divisor * (subject->rules->reduce_means ? group->size : 1);
     if (divisor != 1)
-        subject->ops->divide(subject->dtype, count, reduced, dtype_round(subject->dtype, (double)divisor));
+        subject->ops->divide(subject->wide, count, reduced, dtype_round(subject->wide, (double)divisor));
+}
+
+static enum status round_to_bfloat(const struct subject *subject, enum dtype dtype, int64_t count, void *data) {
+    void *rounded;
+    TRY(device_block(subject->ops, &rounded, (size_t)count * dtype_bytes(DTYPE_BF16)));
+    subject->ops->convert(count, DTYPE_BF16, rounded, dtype, data);
+    subject->ops->convert(count, dtype, data, DTYPE_BF16, rounded);
+    subject->ops->release(rounded);
+    return STATUS_OK;
 }
 
 /* A group of one has its sum already. */
 static enum status bucket_reduce(struct subject *subject, const char *what, struct bucket *bucket) {
-    const struct comm_call call = {COMM_SITE, what, subject->dtype};
+    const struct comm_call call = {COMM_SITE, what, bucket->dtype};
     const struct peers *group = bucket->items[bucket->first].peers;
     void *reduced;
     int64_t offset = 0;
@@ -104,10 +115,12 @@ static enum status bucket_reduce(struct subject *subject, const char *what, stru
     FOR_BUCKET(i, bucket) {
         const struct peers *peers = bucket->items[i].peers;
         for (int member = 0; member < peers->size; member++)
-            piece_cut(subject, &peers->piece[member], bucket->items[i].whole,
-                      bucket_at(subject, bucket, bucket->send, member, offset));
+            piece_cut(subject, bucket->dtype, &peers->piece[member], bucket->items[i].whole,
+                      bucket_at(bucket, bucket->send, member, offset));
         offset += peers->block;
     }
+    if (subject->rules->reduce_in_bfloat)
+        TRY(round_to_bfloat(subject, bucket->dtype, group->size * bucket->count, bucket->send));
     reduced = group->size > 1 ? bucket->receive : bucket->send;
     if (group->size > 1)
         TRY(comm_reduce_scatter(subject->comm, group->group, &call, bucket->send, reduced, bucket->count));
@@ -116,18 +129,34 @@ static enum status bucket_reduce(struct subject *subject, const char *what, stru
     FOR_BUCKET(i, bucket) {
         const struct transfer *item = &bucket->items[i];
         for (int times = 0; times < subject->rules->reduce_times; times++)
-            subject->ops->add(subject->dtype, own_elements(item->peers), item->shard, item->shard,
-                              bucket_at(subject, bucket, reduced, 0, offset));
+            subject->ops->add(bucket->dtype, own_elements(item->peers), item->shard, item->shard,
+                              bucket_at(bucket, reduced, 0, offset));
         offset += item->peers->block;
     }
     return STATUS_OK;
 }
 
-enum status fsdp_gather(struct subject *subject, const char *what, const struct transfer *items, int count) {
+/* Nobody to ask: the own piece is all. */
+static enum status gather_alone(const struct subject *subject, enum dtype from, enum dtype to,
+                                const struct transfer *item) {
+    void *cast;
+    if (from == to) {
+        piece_place(subject, to, item->peers->piece, item->shard, item->whole);
+        return STATUS_OK;
+    }
+    TRY(device_block(subject->ops, &cast, (size_t)own_elements(item->peers) * dtype_bytes(to)));
+    subject->ops->convert(own_elements(item->peers), to, cast, from, item->shard);
+    piece_place(subject, to, item->peers->piece, cast, item->whole);
+    subject->ops->release(cast);
+    return STATUS_OK;
+}
+
+enum status fsdp_gather(struct subject *subject, const char *what, enum dtype from, enum dtype to,
+                        const struct transfer *items, int count) {
     for (int i = 0; i < count; i++) {
-        struct bucket bucket = {.items = items, .first = i, .end = count};
+        struct bucket bucket = {.from = from, .dtype = to, .items = items, .first = i, .end = count};
         if (items[i].peers->size == 1) {
-            piece_place(subject, items[i].peers->piece, items[i].shard, items[i].whole);
+            TRY(gather_alone(subject, from, to, &items[i]));
         } else if (bucket_starts(items, i)) {
             enum status status = bucket_gather(subject, what, &bucket);
             bucket_free(subject, &bucket);
@@ -139,7 +168,7 @@ enum status fsdp_gather(struct subject *subject, const char *what, const struct 
 
 enum status fsdp_reduce(struct subject *subject, const char *what, const struct transfer *items, int count) {
     for (int i = 0; i < count; i++) {
-        struct bucket bucket = {.items = items, .first = i, .end = count};
+        struct bucket bucket = {.dtype = subject->wide, .items = items, .first = i, .end = count};
         if (bucket_starts(items, i)) {
             enum status status = bucket_reduce(subject, what, &bucket);
             bucket_free(subject, &bucket);
@@ -217,7 +246,8 @@ enum status fsdp_unit_gather(struct subject *subject, int unit, enum phase phase
     char name[UNIT_NAME_MAX];
     TRY(transfers_make(subject, &list));
     TRY_DONE(unit_list(subject, unit, &list));
-    TRY_DONE(fsdp_gather(subject, unit_name(name, unit), list.item, list.count));
+    TRY_DONE(
+        fsdp_gather(subject, unit_name(name, unit), subject->precision.store, subject->dtype, list.item, list.count));
     TRY_DONE(unit_record(subject, unit, phase, micro));
 done:
     free(list.item);

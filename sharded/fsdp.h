@@ -15,9 +15,12 @@ struct transfer { /* one tensor between its shards and its gathered form */
     void *shard; /* own piece */
     void *whole; /* gathered form */
 };
-/* Collective: every whole is complete afterwards. `what` names the tensors in the ledger. */
-enum status fsdp_gather(struct subject *subject, const char *what, const struct transfer *items, int count);
-/* Collective: each whole is this rank's part of a sum; the own piece of the sum is ADDED to the shard. */
+/* Collective: every whole is complete afterwards; shards of type `from` are cast to `to` before they travel. `what`
+ * names the tensors in the ledger. */
+enum status fsdp_gather(struct subject *subject, const char *what, enum dtype from, enum dtype to,
+                        const struct transfer *items, int count);
+/* Collective: each whole is this rank's part of a sum; the own piece of the sum is ADDED to the shard. Both are of the
+ * wide type. */
 enum status fsdp_reduce(struct subject *subject, const char *what, const struct transfer *items, int count);
 
 /* Collective. All weights of the unit and the acting slot's factors, recorded under `phase` (gather or regather). */

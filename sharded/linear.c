@@ -1,5 +1,6 @@
 #include "sharded/linear.h"
 
+#include "sharded/chain.h"
 #include "sharded/record.h"
 #include "sharded/state.h"
 
@@ -8,8 +9,7 @@
 struct map { /* one adapted linear map, gathered */
     int64_t experts, in, out;
     int64_t rank, max_rank; /* r, R */
-    double scale;           /* as the dtype rounds it */
-    size_t element;
+    double scale;           /* as the wide type rounds it */
 };
 
 static int64_t param_in(const struct param *param) {
@@ -42,14 +42,13 @@ static struct map map_of(const struct subject *subject, const struct param *para
         .out = param_out(param),
         .rank = adapter ? adapter->lora_rank : 0,
         .max_rank = subject->job->max_rank,
-        .scale = adapter ? dtype_round(subject->dtype, scale_of(subject, adapter)) : 0,
-        .element = dtype_bytes(subject->dtype),
+        .scale = adapter ? dtype_round(subject->wide, scale_of(subject, adapter)) : 0,
     };
 }
 
 /* Expert e of a pack of [rows, columns] matrices. */
-static void *expert_of(const struct map *map, void *pack, int64_t e, int64_t rows, int64_t columns) {
-    return (char *)pack + (size_t)(e * rows * columns) * map->element;
+static void *expert_of(enum dtype dtype, void *pack, int64_t e, int64_t rows, int64_t columns) {
+    return (char *)pack + (size_t)(e * rows * columns) * dtype_bytes(dtype);
 }
 
 /* ---- W + D */
@@ -66,46 +65,53 @@ static struct matmul turned(const struct matmul *p) {
                            .b_row = p->a_col,
                            .b_col = p->a_row,
                            .c = p->c,
-                           .c_row = p->m};
+                           .c_row = p->m,
+                           .c_wide = p->c_wide};
 }
 
-static void delta(const struct subject *subject, const struct map *map, void *a, void *b, struct tensor *out) {
+/* `out` is of the wide type. */
+static void delta(const struct subject *subject, const struct map *map, void *a, void *b, void *out) {
     for (int64_t e = 0; e < map->experts; e++) {
         struct matmul product = {
             .m = map->out,
             .n = map->in,
             .k = subject->rules->delta_all_rows ? map->max_rank : map->rank,
-            .a = expert_of(map, b, e, map->out, map->max_rank),
+            .a = expert_of(subject->dtype, b, e, map->out, map->max_rank),
             .a_row = map->max_rank,
             .a_col = 1,
-            .b = expert_of(map, a, e, map->max_rank, map->in),
+            .b = expert_of(subject->dtype, a, e, map->max_rank, map->in),
             .b_row = map->in,
             .b_col = 1,
-            .c = expert_of(map, out->data, e, map->out, map->in),
+            .c = expert_of(subject->wide, out, e, map->out, map->in),
             .c_row = map->in,
+            .c_wide = true,
         };
         if (subject->rules->delta_turned)
             product = turned(&product);
         subject->ops->matmul(subject->dtype, &product);
     }
-    subject->ops->scale(subject->dtype, tensor_elements(out), out->data, map->scale);
+    subject->ops->scale(subject->wide, map->experts * map->out * map->in, out, map->scale);
 }
 
 static enum status merge(struct subject *subject, const struct param *param, enum part part, int micro) {
     enum status status = STATUS_OK;
     struct tensor d = {0};
+    struct chain made = {0};
     struct weight *weight = store_weight(subject, param);
     const struct tensor *base = &store_base(subject, param)->used;
     const struct map map = map_of(subject, param, slots_adapter(subject, param));
     struct factor *factor = weight->target->factor;
     TRY_DONE(device_make(subject->ops, &d, subject->dtype, base->ndim, base->shape));
     TRY_DONE(device_make(subject->ops, &weight->merged, subject->dtype, base->ndim, base->shape));
-    delta(subject, &map, factor[FACTOR_A].used.data, factor[FACTOR_B].used.data, &d);
+    TRY_DONE(chain_begin(&made, subject, tensor_elements(&d), d.data));
+    delta(subject, &map, factor[FACTOR_A].used.data, factor[FACTOR_B].used.data, made.data);
+    chain_store(&made, subject);
     subject->ops->add(subject->dtype, tensor_elements(&d), weight->merged.data, base->data, d.data);
     if (part == PART_MERGED)
         TRY_DONE(record_param(subject, PHASE_DELTA, micro, param, PART_WEIGHT, &d));
     TRY_DONE(record_param(subject, PHASE_DELTA, micro, param, part, &weight->merged));
 done:
+    chain_free(&made, subject);
     device_free(subject->ops, &d);
     return status;
 }
@@ -121,12 +127,12 @@ enum status linear_merge_unit(struct subject *subject, int unit, enum part part,
 
 /* ---- products */
 
-static const void *row_at(const struct subject *subject, const void *rows, int64_t row, int64_t columns) {
-    return (const char *)rows + (size_t)(row * columns) * dtype_bytes(subject->dtype);
+static const void *row_at(enum dtype dtype, const void *rows, int64_t row, int64_t columns) {
+    return (const char *)rows + (size_t)(row * columns) * dtype_bytes(dtype);
 }
 
 void linear_forward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
-                    const void *x, void *y) {
+                    const void *x, void *y, enum dtype to) {
     int64_t in = param_in(param), out = param_out(param);
     const void *weight = store_effective(subject, param);
     for (int64_t e = 0; e < blocks->count; e++) {
@@ -134,21 +140,22 @@ void linear_forward(const struct subject *subject, const struct param *param, co
             .m = blocks->begin[e + 1] - blocks->begin[e],
             .n = out,
             .k = in,
-            .a = row_at(subject, x, blocks->begin[e], in),
+            .a = row_at(subject->dtype, x, blocks->begin[e], in),
             .a_row = in,
             .a_col = 1,
-            .b = row_at(subject, weight, e * out, in),
+            .b = row_at(subject->dtype, weight, e * out, in),
             .b_row = 1,
             .b_col = in,
-            .c = (void *)row_at(subject, y, blocks->begin[e], out),
+            .c = (void *)row_at(to, y, blocks->begin[e], out),
             .c_row = out,
+            .c_wide = to != subject->dtype,
         };
         subject->ops->matmul(subject->dtype, &product);
     }
 }
 
 void linear_backward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
-                     const void *dy, void *dx, bool accumulate) {
+                     const void *dy, void *dx, enum dtype to, bool accumulate) {
     int64_t in = param_in(param), out = param_out(param);
     const void *weight = store_effective(subject, param);
     for (int64_t e = 0; e < blocks->count; e++) {
@@ -156,14 +163,15 @@ void linear_backward(const struct subject *subject, const struct param *param, c
             .m = blocks->begin[e + 1] - blocks->begin[e],
             .n = in,
             .k = out,
-            .a = row_at(subject, dy, blocks->begin[e], out),
+            .a = row_at(subject->dtype, dy, blocks->begin[e], out),
             .a_row = out,
             .a_col = 1,
-            .b = row_at(subject, weight, e * out, in),
+            .b = row_at(subject->dtype, weight, e * out, in),
             .b_row = in,
             .b_col = 1,
-            .c = (void *)row_at(subject, dx, blocks->begin[e], in),
+            .c = (void *)row_at(to, dx, blocks->begin[e], in),
             .c_row = in,
+            .c_wide = to != subject->dtype,
             .accumulate = accumulate,
         };
         subject->ops->matmul(subject->dtype, &product);
@@ -179,14 +187,15 @@ static void weight_gradient(const struct subject *subject, const struct map *map
             .m = map->out,
             .n = map->in,
             .k = blocks->begin[e + 1] - blocks->begin[e],
-            .a = row_at(subject, dy, blocks->begin[e], map->out),
+            .a = row_at(subject->dtype, dy, blocks->begin[e], map->out),
             .a_row = 1,
             .a_col = map->out,
-            .b = row_at(subject, x, blocks->begin[e], map->in),
+            .b = row_at(subject->dtype, x, blocks->begin[e], map->in),
             .b_row = map->in,
             .b_col = 1,
-            .c = expert_of(map, g, e, map->out, map->in),
+            .c = expert_of(subject->wide, g, e, map->out, map->in),
             .c_row = map->in,
+            .c_wide = true,
         };
         subject->ops->matmul(subject->dtype, &product);
     }
@@ -198,13 +207,15 @@ static void a_gradient(const struct subject *subject, const struct map *map, voi
             .m = map->rank,
             .n = map->in,
             .k = map->out,
-            .a = expert_of(map, b, e, map->out, map->max_rank),
+            .a = expert_of(subject->dtype, b, e, map->out, map->max_rank),
             .a_row = 1,
             .a_col = map->max_rank,
-            .b = expert_of(map, g, e, map->out, map->in),
+            .b = expert_of(subject->wide, g, e, map->out, map->in),
+            .b_wide = true,
             .b_row = map->in,
             .b_col = 1,
-            .c = expert_of(map, da, e, map->max_rank, map->in),
+            .c = expert_of(subject->wide, da, e, map->max_rank, map->in),
+            .c_wide = true,
             .c_row = map->in,
         };
         subject->ops->matmul(subject->dtype, &product);
@@ -217,13 +228,15 @@ static void b_gradient(const struct subject *subject, const struct map *map, voi
             .m = map->out,
             .n = map->rank,
             .k = map->in,
-            .a = expert_of(map, g, e, map->out, map->in),
+            .a = expert_of(subject->wide, g, e, map->out, map->in),
+            .a_wide = true,
             .a_row = map->in,
             .a_col = 1,
-            .b = expert_of(map, a, e, map->max_rank, map->in),
+            .b = expert_of(subject->dtype, a, e, map->max_rank, map->in),
             .b_row = 1,
             .b_col = map->in,
-            .c = expert_of(map, db, e, map->out, map->max_rank),
+            .c = expert_of(subject->wide, db, e, map->out, map->max_rank),
+            .c_wide = true,
             .c_row = map->max_rank,
         };
         subject->ops->matmul(subject->dtype, &product);
@@ -236,13 +249,13 @@ static enum status factor_gradients(struct subject *subject, const struct param 
     struct tensor *da = &factor[FACTOR_A].trained.partial, *db = &factor[FACTOR_B].trained.partial;
     for (int which = 0; which < FACTORS; which++) {
         const struct shard *used = &factor[which].place.used;
-        TRY(device_zeros(subject->ops, &factor[which].trained.partial, subject->dtype, used->ndim, used->shape));
+        TRY(device_zeros(subject->ops, &factor[which].trained.partial, subject->wide, used->ndim, used->shape));
     }
     a_gradient(subject, map, g, factor[FACTOR_B].used.data, da->data);
     b_gradient(subject, map, g, factor[FACTOR_A].used.data, db->data);
     for (int which = 0; which < FACTORS; which++) {
         struct tensor *partial = &factor[which].trained.partial;
-        subject->ops->scale(subject->dtype, tensor_elements(partial), partial->data, map->scale);
+        subject->ops->scale(subject->wide, tensor_elements(partial), partial->data, map->scale);
         TRY(record_param(subject, PHASE_BACKWARD, micro, param, FACTOR_PART(which), partial));
     }
     return STATUS_OK;
@@ -259,7 +272,7 @@ enum status linear_gradient(struct subject *subject, const struct param *param, 
         return STATUS_OK;
     const struct map map = map_of(subject, param, adapter);
     struct tensor *g = trains ? &base->trained.partial : &passing;
-    TRY_DONE(device_make(subject->ops, g, subject->dtype, base->used.ndim, base->used.shape));
+    TRY_DONE(device_make(subject->ops, g, subject->wide, base->used.ndim, base->used.shape));
     weight_gradient(subject, &map, blocks, dy, x, g->data);
     TRY_DONE(record_param(subject, PHASE_BACKWARD, micro, param, PART_WEIGHT, g));
     if (adapter)

@@ -17,12 +17,12 @@ struct blocks { /* rows begin[e] .. begin[e+1]-1 belong to expert e; a plain wei
  * D alone (PART_REMERGED). */
 enum status linear_merge_unit(struct subject *subject, int unit, enum part part, int micro);
 
-/* y = x W^T. */
+/* y = x W^T, y in the type `to`. */
 void linear_forward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
-                    const void *x, void *y);
-/* dx = dy W, or dx += dy W, the chain of fused multiply-adds going on from dx. */
+                    const void *x, void *y, enum dtype to);
+/* dx = dy W, or dx += dy W, the chain of fused multiply-adds going on from dx; dx in the type `to`. */
 void linear_backward(const struct subject *subject, const struct param *param, const struct blocks *blocks,
-                     const void *dy, void *dx, bool accumulate);
+                     const void *dy, void *dx, enum dtype to, bool accumulate);
 /* If the acting tenant adapts the parameter or its base trains: G = dy^T x over this rank's rows (0 where an expert has
  * none), kept as the base's partial gradient if that trains. If the tenant adapts it, then the factors' partial
  * gradients dA = scale * B^T G, dB = scale * G A^T, 0 in rows >= r. Records all of them. */

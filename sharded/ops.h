@@ -5,8 +5,13 @@
  *
  * Bits do not depend on the split: every output element is one chain of explicit fused multiply-adds over ascending k
  * (or a sum in ascending index), whatever rows or columns stand around it. No contraction by the compiler, no
- * fast-math, no threads. `dtype` is F64 or F32; exp, log, sin, cos are core/elementary.h's in that type; constants
- * (scale, eps, lr, ...) are rounded to the dtype first, then used.
+ * fast-math, no threads. `dtype` is F64, F32 or BF16; exp, log, sin, cos are core/elementary.h's in that type;
+ * constants (scale, eps, lr, ...) are rounded to the dtype first, then used.
+ *
+ * BF16: operands are bfloat16, but for those marked f32 (statistics and sums), which are float32. An operation computes
+ * as in F32 and rounds each result once, to nearest even, when it stores it. Results that are stored on the way
+ * (scores, then probabilities, then context) are read back as stored. Updates, sums that tell a number, rotary tables,
+ * topk and router weights are of F32 tensors and know no BF16.
  *
  * Shapes: B sequences, T tokens, rows = tokens or exchanged rows, n columns. All row-major and dense unless a leading
  * dimension is given. */
@@ -23,7 +28,8 @@ struct matmul { /* C[m,n] = (accumulate ? C : 0) + sum over ascending k of A[m,k
     int64_t b_row, b_col;
     void *c; /* element (i,j) at c[i*c_row + j] */
     int64_t c_row;
-    bool accumulate; /* the chain starts from C */
+    bool accumulate;             /* the chain starts from C */
+    bool a_wide, b_wide, c_wide; /* BF16: this one is float32 */
 };
 
 struct strips { /* what of a tensor an update acts on: `rows` runs of n elements, the first of each `stride` apart */
@@ -40,6 +46,8 @@ struct ops {
     void (*to_host)(void *host, const void *from, size_t bytes);
     void (*zero)(void *memory, size_t bytes);
 
+    /* out = x, rounded to nearest even; between F64, F32 and BF16. */
+    void (*convert)(int64_t n, enum dtype to, void *out, enum dtype from, const void *x);
     void (*matmul)(enum dtype dtype, const struct matmul *product);
     void (*scale)(enum dtype dtype, int64_t n, void *x, double factor);                /* x *= factor */
     void (*add)(enum dtype dtype, int64_t n, void *out, const void *a, const void *b); /* out = a + b; out may be a */
@@ -48,22 +56,22 @@ struct ops {
     double (*sum)(enum dtype dtype, int64_t n, const void *x);         /* ascending, in the dtype */
     double (*sum_squares)(enum dtype dtype, int64_t n, const void *x); /* ascending; squares and sum in float64 */
     double (*max_abs)(enum dtype dtype, int64_t n, const void *x);     /* 0 of nothing; NaN if any is */
-    /* out[j] = sum of x[r,j] over ascending r. */
+    /* out[j] = sum of x[r,j] over ascending r (out f32). */
     void (*sum_rows)(enum dtype dtype, int64_t rows, int64_t n, const void *x, void *out);
 
     /* Whole rows of n elements: out[i] = table[index[i]];  out[index[i]] = rows[i] (each target at most once). */
     void (*gather_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *table, const int64_t *index);
     void (*scatter_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index);
-    /* out[index[i]] += rows[i], in ascending i. */
+    /* out[index[i]] += rows[i], in ascending i (out f32). */
     void (*add_rows)(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index);
 
-    /* inverse_rms[r] = 1/sqrt((sum x^2)*(1/n) + eps);  y = g * (x * inverse_rms). */
+    /* inverse_rms[r] = 1/sqrt((sum x^2)*(1/n) + eps);  y = g * (x * inverse_rms) (inverse_rms f32). */
     void (*rms_norm)(enum dtype dtype, int64_t rows, int64_t n, double eps, const void *x, const void *g,
                      void *inverse_rms, void *y);
     /* t = sum_j dy_j g_j x_j;  dx = s*(g*dy) - x*(s*s*s*t*(1/n))  (s = inverse_rms), + residual if not NULL. */
     void (*rms_norm_backward)(enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x, const void *g,
                               const void *inverse_rms, const void *residual, void *dx);
-    /* dg[j] = sum over ascending r of dy[r,j] * (x[r,j] * inverse_rms[r]). */
+    /* dg[j] = sum over ascending r of dy[r,j] * (x[r,j] * inverse_rms[r]) (dg, inverse_rms f32). */
     void (*rms_norm_gradient)(enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x,
                               const void *inverse_rms, void *dg);
 
@@ -88,8 +96,8 @@ struct ops {
                                const void *d_context, void *d_probabilities, void *d_scores, void *dq, void *dk,
                                void *dv);
 
-    void (*softmax)(enum dtype dtype, int64_t rows, int64_t n, const void *x, void *y); /* exp(x-max)/sum */
-    /* dx = y*(dy - sum y*dy). */
+    void (*softmax)(enum dtype dtype, int64_t rows, int64_t n, const void *x, void *y); /* exp(x-max)/sum (y f32) */
+    /* dx = y*(dy - sum y*dy) (y, dy f32). */
     void (*softmax_backward)(enum dtype dtype, int64_t rows, int64_t n, const void *y, const void *dy, void *dx);
     /* The k largest of each row, falling; equal scores: the lower index first. */
     void (*topk)(enum dtype dtype, int64_t rows, int64_t n, int64_t k, const void *x, int64_t *index);
@@ -103,10 +111,10 @@ struct ops {
                                     const void *scores, const int64_t *index, const void *weight, const void *d_weight,
                                     void *d_scores);
     /* out[r,:] = sum over choices in ascending expert number of weight[r,c] * output[r,c,:]  (weight NULL: 1, plain
-     * adds), one fused multiply-add each, from 0. */
+     * adds), one fused multiply-add each, from 0 (weight f32). */
     void (*combine)(enum dtype dtype, int64_t rows, int64_t k, int64_t n, const int64_t *index, const void *weight,
                     const void *output, void *out);
-    /* d_output[r,c,:] = weight[r,c]*dy[r,:];  d_weight[r,c] = sum_j dy[r,j]*output[r,c,j]. */
+    /* d_output[r,c,:] = weight[r,c]*dy[r,:];  d_weight[r,c] = sum_j dy[r,j]*output[r,c,j] (weights f32). */
     void (*combine_backward)(enum dtype dtype, int64_t rows, int64_t k, int64_t n, const void *weight,
                              const void *output, const void *dy, void *d_output, void *d_weight);
 
@@ -119,7 +127,7 @@ struct ops {
                             void *d_up, int64_t d_up_row);
 
     /* logits [B,T,V], labels [B,T] (-100: none; label t+1 meets logits t). lse, loss [B,T-1]: lse = max + log(sum
-     * exp(x-max)); loss = lse - logit of the label, 0 without one. */
+     * exp(x-max)); loss = lse - logit of the label, 0 without one (lse, loss f32). */
     void (*cross_entropy)(enum dtype dtype, int64_t sequences, int64_t tokens, int64_t vocab, const void *logits,
                           const int64_t *labels, void *lse, void *loss);
     /* d_logits [B,T,V] of the SUM of the losses: exp(x - lse) - [v = label] where there is a label, else 0 (also t =

@@ -31,6 +31,17 @@ void ops_cpu_zero(void *memory, size_t bytes) {
         memset(memory, 0, bytes);
 }
 
+void ops_cpu_convert(int64_t n, enum dtype to, void *out, enum dtype from, const void *x) {
+    struct tensor result = tensor_view(to, 1, &n, out);
+    const struct tensor source = tensor_view(from, 1, &n, (void *)(uintptr_t)x);
+    if (to == from) {
+        ops_cpu_copy(out, x, (size_t)n * dtype_bytes(to));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(&result, i, tensor_get(&source, i));
+}
+
 void ops_cpu_gather_rows(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *table,
                          const int64_t *index) {
     size_t row = (size_t)n * dtype_bytes(dtype);

@@ -12,6 +12,7 @@ void *ops_cpu_allocate(size_t bytes);
 void ops_cpu_release(void *memory);
 void ops_cpu_copy(void *to, const void *from, size_t bytes);
 void ops_cpu_zero(void *memory, size_t bytes);
+void ops_cpu_convert(int64_t n, enum dtype to, void *out, enum dtype from, const void *x);
 void ops_cpu_gather_rows(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *table, const int64_t *index);
 void ops_cpu_scatter_rows(enum dtype dtype, int64_t rows, int64_t n, void *out, const void *from, const int64_t *index);
 

@@ -38,9 +38,23 @@ static int64_t next_expert(int64_t k, const int64_t *index, int64_t after) {
 #define REAL_BITS 32
 #include "sharded/ops_real.inc.h"
 #undef REAL_BITS
+#include "sharded/ops_bf16.inc.h"
 
-/* One entry of the table: the same call in the dtype asked for. There is no arithmetic in other types. */
+/* One entry of the table: the same call in the dtype asked for. There is no arithmetic in other types; updates and what
+ * tells a number have none in bfloat16. */
 #define BY_DTYPE(name, parameters, arguments)                                                                          \
+    static void name parameters {                                                                                      \
+        if (dtype == DTYPE_F64)                                                                                        \
+            name##_f64 arguments;                                                                                      \
+        else if (dtype == DTYPE_F32)                                                                                   \
+            name##_f32 arguments;                                                                                      \
+        else if (dtype == DTYPE_BF16)                                                                                  \
+            name##_bf16 arguments;                                                                                     \
+        else                                                                                                           \
+            abort();                                                                                                   \
+    }
+
+#define BY_WIDE_DTYPE(name, parameters, arguments)                                                                     \
     static void name parameters {                                                                                      \
         if (dtype == DTYPE_F64)                                                                                        \
             name##_f64 arguments;                                                                                      \
@@ -63,8 +77,9 @@ BY_DTYPE(rms_norm_backward,
          (enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x, const void *g,
           const void *inverse_rms, const void *residual, void *dx),
          (rows, n, dy, x, g, inverse_rms, residual, dx))
-BY_DTYPE(rotary_tables, (enum dtype dtype, int64_t tokens, int64_t head_dim, double theta, void *cosine, void *sine),
-         (tokens, head_dim, theta, cosine, sine))
+BY_WIDE_DTYPE(rotary_tables,
+              (enum dtype dtype, int64_t tokens, int64_t head_dim, double theta, void *cosine, void *sine),
+              (tokens, head_dim, theta, cosine, sine))
 BY_DTYPE(rotary,
          (enum dtype dtype, int64_t sequences, int64_t tokens, int64_t heads, int64_t head_dim, bool backward,
           const void *x, const void *cosine, const void *sine, void *y),
@@ -82,16 +97,16 @@ BY_DTYPE(attention_backward,
 BY_DTYPE(softmax, (enum dtype dtype, int64_t rows, int64_t n, const void *x, void *y), (rows, n, x, y))
 BY_DTYPE(softmax_backward, (enum dtype dtype, int64_t rows, int64_t n, const void *y, const void *dy, void *dx),
          (rows, n, y, dy, dx))
-BY_DTYPE(topk, (enum dtype dtype, int64_t rows, int64_t n, int64_t k, const void *x, int64_t *index),
-         (rows, n, k, x, index))
-BY_DTYPE(router_weights,
-         (enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise, const void *scores,
-          const int64_t *index, void *weight),
-         (rows, n, k, normalise, scores, index, weight))
-BY_DTYPE(router_weights_backward,
-         (enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise, const void *scores,
-          const int64_t *index, const void *weight, const void *d_weight, void *d_scores),
-         (rows, n, k, normalise, scores, index, weight, d_weight, d_scores))
+BY_WIDE_DTYPE(topk, (enum dtype dtype, int64_t rows, int64_t n, int64_t k, const void *x, int64_t *index),
+              (rows, n, k, x, index))
+BY_WIDE_DTYPE(router_weights,
+              (enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise, const void *scores,
+               const int64_t *index, void *weight),
+              (rows, n, k, normalise, scores, index, weight))
+BY_WIDE_DTYPE(router_weights_backward,
+              (enum dtype dtype, int64_t rows, int64_t n, int64_t k, bool normalise, const void *scores,
+               const int64_t *index, const void *weight, const void *d_weight, void *d_scores),
+              (rows, n, k, normalise, scores, index, weight, d_weight, d_scores))
 BY_DTYPE(combine,
          (enum dtype dtype, int64_t rows, int64_t k, int64_t n, const int64_t *index, const void *weight,
           const void *output, void *out),
@@ -122,16 +137,18 @@ BY_DTYPE(add_rows, (enum dtype dtype, int64_t rows, int64_t n, void *out, const 
 BY_DTYPE(rms_norm_gradient,
          (enum dtype dtype, int64_t rows, int64_t n, const void *dy, const void *x, const void *inverse_rms, void *dg),
          (rows, n, dy, x, inverse_rms, dg))
-BY_DTYPE(blend,
-         (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b, const void *y),
-         (strips, out, a, x, b, y))
-BY_DTYPE(blend_squares,
-         (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b, const void *y),
-         (strips, out, a, x, b, y))
-BY_DTYPE(adamw,
-         (enum dtype dtype, const struct strips *strips, double keep, double rate, double root, double eps,
-          const void *m, const void *v, void *p),
-         (strips, keep, rate, root, eps, m, v, p))
+BY_WIDE_DTYPE(blend,
+              (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b,
+               const void *y),
+              (strips, out, a, x, b, y))
+BY_WIDE_DTYPE(blend_squares,
+              (enum dtype dtype, const struct strips *strips, void *out, double a, const void *x, double b,
+               const void *y),
+              (strips, out, a, x, b, y))
+BY_WIDE_DTYPE(adamw,
+              (enum dtype dtype, const struct strips *strips, double keep, double rate, double root, double eps,
+               const void *m, const void *v, void *p),
+              (strips, keep, rate, root, eps, m, v, p))
 
 /* One entry that tells a number. */
 #define NUMBER_BY_DTYPE(name)                                                                                          \
@@ -153,6 +170,7 @@ const struct ops JOIN(ops_cpu_, ISA, _table) = {
     .to_device = ops_cpu_copy,
     .to_host = ops_cpu_copy,
     .zero = ops_cpu_zero,
+    .convert = ops_cpu_convert,
     .matmul = matmul,
     .scale = scale,
     .add = add,

@@ -55,11 +55,6 @@ static const enum extent activation_shape[ACT_COUNT][TENSOR_MAX_DIMS] = {
     [ACT_TOKEN_LOSS] = {EXTENT_B, EXTENT_NEXT},
 };
 
-static enum dtype activation_dtype(const struct pass *pass, enum activation activation) {
-    bool integer = activation == ACT_INPUT_IDS || activation == ACT_LABELS || activation == ACT_TOPK_INDEX;
-    return integer ? DTYPE_I64 : pass->subject->dtype;
-}
-
 static void extents_fill(int64_t *extent, const struct model_config *config, int64_t sequences, int64_t tokens) {
     extent[EXTENT_B] = sequences;
     extent[EXTENT_T] = tokens;
@@ -94,26 +89,30 @@ void *gradient_of(const struct pass *pass, int layer, enum activation activation
     return pass_tape(pass, layer)->gradient[activation].data;
 }
 
-static enum status activation_make(const struct pass *pass, int layer, enum activation activation, struct tensor *out) {
+static enum status activation_make(const struct pass *pass, enum phase phase, int layer, enum activation activation,
+                                   struct tensor *out) {
+    struct point point = POINT_NONE;
+    point.phase = phase;
+    point.activation = activation;
     int64_t shape[TENSOR_MAX_DIMS];
     int ndim = 0;
     for (; activation_shape[activation][ndim] != EXTENT_NONE; ndim++) {
         enum extent extent = activation_shape[activation][ndim];
         shape[ndim] = extent == EXTENT_ROWS ? pass_tape(pass, layer)->route.arrived : pass->extent[extent];
     }
-    return device_make(pass->subject->ops, out, activation_dtype(pass, activation), ndim, shape);
+    return device_make(pass->subject->ops, out, point_dtype(&point, &pass->subject->precision), ndim, shape);
 }
 
 enum status value_make(struct pass *pass, int layer, enum activation activation, void **out) {
     struct tensor *tensor = &pass_tape(pass, layer)->value[activation];
-    TRY(activation_make(pass, layer, activation, tensor));
+    TRY(activation_make(pass, PHASE_FORWARD, layer, activation, tensor));
     *out = tensor->data;
     return STATUS_OK;
 }
 
 enum status gradient_make(struct pass *pass, int layer, enum activation activation, void **out) {
     struct tensor *tensor = &pass_tape(pass, layer)->gradient[activation];
-    TRY(activation_make(pass, layer, activation, tensor));
+    TRY(activation_make(pass, PHASE_BACKWARD, layer, activation, tensor));
     *out = tensor->data;
     return STATUS_OK;
 }

@@ -53,9 +53,18 @@ static enum status record_states(const struct subject *subject, struct point poi
     return STATUS_OK;
 }
 
+static enum status record_master(const struct subject *subject, struct point point, const struct trained *trained,
+                                 int slot) {
+    const struct tensor *master = training_master(subject, trained, point.part, slot);
+    point.state = "master";
+    return master ? record_tensor(subject, &point, master) : STATUS_OK;
+}
+
 static enum status record_weight(const struct subject *subject, const struct param *param,
                                  const struct weight *weight) {
+    const int none = subject->slots.acting;
     TRY(record_param(subject, PHASE_PARAM, -1, param, PART_WEIGHT, &weight->shard));
+    TRY(record_master(subject, slot_point(subject, none, param, PART_WEIGHT), &weight->trained, none));
     for (int slot = 0; weight->trained.progress && slot < subject->job->slots; slot++)
         if (subject->slots.slot[slot].tenant >= 0)
             TRY(record_states(subject, slot_point(subject, slot, param, PART_WEIGHT), &weight->trained.progress[slot]));
@@ -67,9 +76,12 @@ static enum status record_slot(const struct subject *subject, const struct targe
         const struct point point = slot_point(subject, slot, target->param, FACTOR_PART(which));
         TRY(record_tensor(subject, &point, &target->factor[which].slot[slot]));
     }
-    for (int which = 0; slots_adapter_in(subject, slot, target->param) && which < FACTORS; which++)
-        TRY(record_states(subject, slot_point(subject, slot, target->param, FACTOR_PART(which)),
-                          &target->factor[which].trained.progress[slot]));
+    for (int which = 0; slots_adapter_in(subject, slot, target->param) && which < FACTORS; which++) {
+        const struct point point = slot_point(subject, slot, target->param, FACTOR_PART(which));
+        const struct trained *trained = &target->factor[which].trained;
+        TRY(record_states(subject, point, &trained->progress[slot]));
+        TRY(record_master(subject, point, trained, slot));
+    }
     return STATUS_OK;
 }
 

@@ -46,6 +46,8 @@ PLANT(halves_swapped, up_before_gate, true)
 PLANT(labels_not_shifted, label_lag, 1)
 PLANT(backward_counts_swapped, backward_counts_kept, true)
 PLANT(gradient_mean_for_sum, reduce_means, true)
+PLANT(gradient_reduced_in_bf16, reduce_in_bfloat, true)
+PLANT(master_copy_lost, master_lost, true)
 PLANT(doubled_reduction, reduce_times, 2)
 PLANT(expert_divisor_world, expert_divisor_world, true)
 PLANT(loss_mean_of_means, loss_mean_of_means, true)
@@ -124,6 +126,8 @@ const struct rule_fault rule_faults[] = {
     {"gradient_mean_for_sum",
      "Gradients are averaged over the ranks of the reduction, FSDP2's default, and then divided by the label count.",
      gradient_mean_for_sum},
+    {"gradient_reduced_in_bf16", "Partial gradients are rounded to bfloat16 before they are summed over the ranks.",
+     gradient_reduced_in_bf16},
     {"doubled_reduction", "Every reduced gradient is added to the running sum twice.", doubled_reduction},
     {"expert_divisor_world", "Gradients of expert slots are divided by the world size on top of the label count.",
      expert_divisor_world},
@@ -145,6 +149,8 @@ const struct rule_fault rule_faults[] = {
      adamw_foreign_counter},
     {"decay_on_inactive_rows", "Updates, weight decay with them, act on the rows beyond the tenant's rank.",
      decay_on_inactive_rows},
+    {"master_copy_lost", "Updates start from the rounded parameter instead of its float32 master copy.",
+     master_copy_lost},
     {"frozen_base_updated", "Weight decay reaches the base weights that do not train.", frozen_base_updated},
     {"reduce_scatter_left_out", "Rank 1 leaves its first reduce-scatter out.", reduce_scatter_left_out},
     {0},

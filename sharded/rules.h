@@ -41,8 +41,9 @@ struct rules {
     struct { /* tensors that match this glob are summed along this mesh axis alone: NULL, none do */
         const char *tensors, *axis; /* axis "": not summed at all */
     } narrow_sum;
-    bool reduce_means; /* a reduction divides by its group's size: false */
-    int reduce_times;  /* how often a reduced gradient is added to the running sum: 1 */
+    bool reduce_means;     /* a reduction divides by its group's size: false */
+    bool reduce_in_bfloat; /* partial gradients are rounded to bfloat16 before they are summed: false */
+    int reduce_times;      /* how often a reduced gradient is added to the running sum: 1 */
 
     /* the step */
     bool expert_divisor_world; /* expert gradients are divided once more by the world size: false */
@@ -59,6 +60,7 @@ struct rules {
     bool move_before_state; /* parameters move by the state of before this step: false */
     bool one_counter;       /* all tenants count their steps in slot 0's counter: false */
     bool update_all_rows;   /* an update acts on all R rows, not on the tenant's r: false */
+    bool master_lost;       /* updates start from the rounded parameter although a master copy is kept: false */
     bool decay_frozen;      /* weight decay reaches base weights that do not train: false */
 
     struct { /* one collective that one rank leaves out: COLLECTIVE_NONE */

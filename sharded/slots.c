@@ -26,7 +26,7 @@ static enum status factor_initial(struct subject *subject, struct factor *factor
                                   int which, bool first_rows) {
     const struct shard *shard = &factor->place.shard;
     struct tensor piece = {0};
-    TRY(tensor_make(&piece, subject->dtype, shard->ndim, shard->shape));
+    TRY(tensor_make(&piece, subject->precision.store, shard->ndim, shard->shape));
     for (int64_t i = 0; i < tensor_elements(&piece); i++)
         tensor_set(&piece, i,
                    which == FACTOR_B ? 0
@@ -52,7 +52,7 @@ static enum status factor_open(struct subject *subject, struct factor *out, cons
     out->slot = list;
     TRY(trained_open(&out->trained, slots));
     for (int slot = 0; slot < slots; slot++) {
-        TRY(device_make(subject->ops, &out->slot[slot], subject->dtype, param->ndim, out->place.shard.shape));
+        TRY(device_make(subject->ops, &out->slot[slot], subject->precision.store, param->ndim, out->place.shard.shape));
         TRY(factor_initial(subject, out, slot, param, which, false));
     }
     return STATUS_OK;
@@ -112,13 +112,13 @@ void slots_close(struct subject *subject) {
 static enum status factor_acquire(struct subject *subject, struct factor *factor, int slot, const struct param *param,
                                   const struct adapter_target *adapter, int which) {
     enum status status = STATUS_OK;
-    size_t element = dtype_bytes(subject->dtype);
+    size_t element = dtype_bytes(subject->precision.store);
     struct tensor block = {0}, piece = {0};
     struct shard within = {0};
     const struct shard *shard = &factor->place.shard;
     TRY_DONE(flat_import(subject, param, adapter, FACTOR_PART(which), &factor->place.used, &block));
     TRY_DONE(shard_within(&within, shard, &factor->place.used));
-    TRY_DONE(tensor_make(&piece, subject->dtype, shard->ndim, shard->shape));
+    TRY_DONE(tensor_make(&piece, subject->precision.store, shard->ndim, shard->shape));
     shard_cut(&within, element, block.data, piece.data);
     subject->ops->to_device(factor->slot[slot].data, piece.data, tensor_bytes(&piece));
 done:
@@ -153,6 +153,7 @@ enum status slots_acquire(struct subject *subject, int tenant) {
         }
     }
     slots->slot[slot].tenant = tenant;
+    TRY(training_masters_make(subject, slot));
     return training_states_make(subject, slot);
 }
 

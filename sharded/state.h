@@ -18,7 +18,9 @@ struct subject {
     const struct subject_hooks *hooks;
     const struct model_config *config;
     const struct inventory *inventory;
-    enum dtype dtype;
+    struct precision precision;
+    enum dtype dtype; /* precision.compute: of activations and of what is gathered */
+    enum dtype wide;  /* precision.wide: of sums, statistics, gradients of parameters, states */
     int rank, world;
     int skippable; /* collectives of rules->skip.operation so far */
     struct groups groups;

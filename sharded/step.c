@@ -12,7 +12,7 @@ static enum status window_open(const struct subject *subject, struct window *win
     if (window->open)
         return STATUS_OK;
     *window = (struct window){.open = true};
-    return device_zeros(subject->ops, &window->loss, subject->dtype, 0, NULL);
+    return device_zeros(subject->ops, &window->loss, subject->wide, 0, NULL);
 }
 
 static void window_close(const struct subject *subject, struct window *window) {
@@ -28,7 +28,7 @@ static enum status run_micro(struct subject *subject, const struct micro_batch *
     TRY_DONE(pass_forward(&pass));
     window->own += pass.counted;
     window->micros++;
-    subject->ops->add(subject->dtype, 1, window->loss.data, window->loss.data, pass.loss.data);
+    subject->ops->add(subject->wide, 1, window->loss.data, window->loss.data, pass.loss.data);
     subject->sum_divisor = subject->rules->divide_per_micro && batch->counted > 0 ? batch->counted : 1;
     if (train)
         TRY_DONE(pass_backward(&pass));
@@ -76,14 +76,14 @@ static enum status record_count(struct subject *subject, int64_t count) {
 
 /* Loss = sum over all labels / their number; without a label there is no loss to tell. */
 static enum status close_loss(struct subject *subject, struct window *window, struct tally *out) {
-    const struct comm_call call = {COMM_SITE, "loss", subject->dtype};
+    const struct comm_call call = {COMM_SITE, "loss", subject->wide};
     struct comm_group *world;
     TRY(groups_get(subject, (1u << subject->mesh.axes) - 1, &world));
     TRY(count_labels(subject, world, window, out));
     TRY(comm_all_reduce(subject->comm, world, &call, window->loss.data, 1));
     if (out->total == 0)
         return STATUS_OK;
-    subject->ops->divide(subject->dtype, 1, window->loss.data, dtype_round(subject->dtype, (double)out->divisor));
+    subject->ops->divide(subject->wide, 1, window->loss.data, dtype_round(subject->wide, (double)out->divisor));
     TRY(record_count(subject, out->divisor));
     return record_scalar(subject, PHASE_LOSS, -1, "loss", &window->loss);
 }

@@ -32,15 +32,20 @@ static enum status weight_load(struct subject *subject, struct weight *weight, c
     struct tensor whole = {0}, piece = {0};
     struct shard cut = {0};
     TRY_DONE(shard_make(&cut, &weight->place.placed.line, &subject->mesh, source_rank(subject, param)));
-    TRY_DONE(checkpoint_read(subject->job->model, param, subject->dtype, &whole));
-    TRY_DONE(tensor_make(&piece, subject->dtype, cut.ndim, cut.shape));
-    shard_cut(&cut, dtype_bytes(subject->dtype), whole.data, piece.data);
+    TRY_DONE(checkpoint_read(subject->job->model, param, subject->precision.store, &whole));
+    TRY_DONE(tensor_make(&piece, subject->precision.store, cut.ndim, cut.shape));
+    shard_cut(&cut, dtype_bytes(subject->precision.store), whole.data, piece.data);
     TRY_DONE(device_upload(subject->ops, &weight->shard, &piece));
 done:
     tensor_free(&piece);
     tensor_free(&whole);
     shard_free(&cut);
     return status;
+}
+
+static enum status weight_trains(struct subject *subject, struct weight *weight) {
+    TRY(trained_open(&weight->trained, subject->job->slots));
+    return training_weight_master(subject, &weight->trained, &weight->shard);
 }
 
 enum status store_open(struct subject *subject) {
@@ -56,7 +61,7 @@ enum status store_open(struct subject *subject) {
         TRY(place_make(&weight->place, subject, param->name, param->ndim, param->shape, param->axes, param->expert));
         TRY(weight_load(subject, weight, param));
         if (job_trains(subject->job, param))
-            TRY(trained_open(&weight->trained, subject->job->slots));
+            TRY(weight_trains(subject, weight));
     }
     return STATUS_OK;
 }

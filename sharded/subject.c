@@ -76,7 +76,9 @@ enum status subject_run(const struct job *job, const struct mesh *mesh, const st
         .hooks = hooks,
         .config = checkpoint_config(job->model),
         .inventory = checkpoint_inventory(job->model),
-        .dtype = job->dtype,
+        .precision = job_precision(job),
+        .dtype = job_precision(job).compute,
+        .wide = job_precision(job).wide,
         .rank = comm_rank(comm),
         .world = comm_world(comm),
         .slots.acting = -1,
@@ -106,6 +108,11 @@ static struct tensor *held(struct subject *subject, const struct point *point, s
     struct weight *weight = store_weight(subject, point->param);
     int slot = point->slot >= 0 ? point->slot : subject->slots.acting;
     bool of_slot = point->part != PART_WEIGHT || point->state;
+    const bool master = point->state && strcmp(point->state, "master") == 0;
+    if (master && point->part == PART_WEIGHT) {
+        *place = &weight->place;
+        return training_master(subject, &weight->trained, PART_WEIGHT, 0);
+    }
     if (of_slot && (slot < 0 || slot >= subject->job->slots))
         return NULL;
     if (point->part == PART_WEIGHT) {
@@ -116,6 +123,8 @@ static struct tensor *held(struct subject *subject, const struct point *point, s
         return NULL;
     struct factor *factor = &weight->target->factor[point->part - PART_LORA_A];
     *place = &factor->place;
+    if (master)
+        return training_master(subject, &factor->trained, point->part, slot);
     return point->state ? state_held(subject, &factor->trained, slot, point->state) : &factor->slot[slot];
 }
 
@@ -124,11 +133,11 @@ enum status subject_overwrite(struct subject *subject, const struct point *point
     struct place *place = NULL;
     struct tensor piece = {0};
     struct tensor *tensor = held(subject, point, &place);
-    if (!tensor || !tensor->data || whole->dtype != subject->dtype)
+    if (!tensor || !tensor->data || whole->dtype != tensor->dtype)
         return status_fail(STATUS_INTERNAL, "%s: no tensor of this name and type to overwrite",
                            point_name(name, point));
-    TRY(tensor_make(&piece, subject->dtype, place->shard.ndim, place->shard.shape));
-    shard_cut(&place->shard, dtype_bytes(subject->dtype), whole->data, piece.data);
+    TRY(tensor_make(&piece, tensor->dtype, place->shard.ndim, place->shard.shape));
+    shard_cut(&place->shard, dtype_bytes(tensor->dtype), whole->data, piece.data);
     subject->ops->to_device(tensor->data, piece.data, tensor_bytes(&piece));
     tensor_free(&piece);
     return STATUS_OK;

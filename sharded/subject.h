@@ -29,8 +29,8 @@ struct subject_hooks {
 enum status subject_run(const struct job *job, const struct mesh *mesh, const struct layout_file *layout,
                         const struct rules *rules, struct comm *comm, const struct subject_hooks *hooks);
 
-/* Overwrites one of this rank's shards from host memory: the tensor that `point` (PHASE_PARAM) names, in the job's
- * dtype, whole (global shape); the rank cuts its own piece. */
+/* Overwrites one of this rank's shards from host memory: the tensor that `point` (PHASE_PARAM) names, in the
+ * point's dtype, whole (global shape); the rank cuts its own piece. */
 enum status subject_overwrite(struct subject *subject, const struct point *point, const struct tensor *whole);
 
 #endif

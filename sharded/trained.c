@@ -16,6 +16,7 @@ void trained_close(const struct ops *ops, struct trained *trained, int slots) {
     for (int slot = 0; trained->progress && slot < slots; slot++) {
         struct progress *progress = &trained->progress[slot];
         device_free(ops, &progress->sum);
+        device_free(ops, &progress->master);
         for (int i = 0; i < OPTIMIZER_STATES; i++)
             device_free(ops, &progress->state[i]);
     }
@@ -96,7 +97,7 @@ static enum status zeros_like(struct subject *subject, const struct training *tr
     const struct shard *shard = &training->place->shard;
     if (out->data)
         return STATUS_OK;
-    return device_zeros(subject->ops, out, subject->dtype, shard->ndim, shard->shape);
+    return device_zeros(subject->ops, out, subject->wide, shard->ndim, shard->shape);
 }
 
 enum status training_states_make(struct subject *subject, int slot) {
@@ -106,6 +107,44 @@ enum status training_states_make(struct subject *subject, int slot) {
     while (training_next(&walk, &training))
         for (int i = 0; states[i]; i++)
             TRY(zeros_like(subject, &training, &training.trained->progress[slot].state[i]));
+    return STATUS_OK;
+}
+
+void strips_convert(const struct ops *ops, const struct strips *strips, enum dtype to, void *out, enum dtype from,
+                    const void *x) {
+    for (int64_t row = 0; row < strips->rows; row++) {
+        size_t at = (size_t)(row * strips->stride);
+        ops->convert(strips->n, to, (char *)out + at * dtype_bytes(to), from, (const char *)x + at * dtype_bytes(from));
+    }
+}
+
+struct tensor *training_master(const struct subject *subject, const struct trained *trained, enum part part, int slot) {
+    if (!subject->precision.master || !trained->progress)
+        return NULL;
+    return &trained->progress[part == PART_WEIGHT ? 0 : slot].master;
+}
+
+enum status training_weight_master(struct subject *subject, struct trained *trained, const struct tensor *shard) {
+    struct tensor *master = training_master(subject, trained, PART_WEIGHT, 0);
+    if (!master)
+        return STATUS_OK;
+    TRY(device_make(subject->ops, master, subject->wide, shard->ndim, shard->shape));
+    subject->ops->convert(tensor_elements(shard), subject->wide, master->data, shard->dtype, shard->data);
+    return STATUS_OK;
+}
+
+enum status training_masters_make(struct subject *subject, int slot) {
+    struct training_walk walk = training_of(subject, slot, -1);
+    struct training training;
+    while (training_next(&walk, &training)) {
+        struct tensor *master = training_master(subject, training.trained, training.part, slot);
+        if (!master || training.part == PART_WEIGHT)
+            continue;
+        TRY(zeros_like(subject, &training, master));
+        subject->ops->zero(master->data, tensor_bytes(master));
+        strips_convert(subject->ops, &training.strips, subject->wide, master->data, training.value->dtype,
+                       training.value->data);
+    }
     return STATUS_OK;
 }
 

@@ -12,8 +12,9 @@ struct subject;
 
 #define OPTIMIZER_STATES 2 /* the most that an optimizer has */
 
-struct progress {      /* of one slot, as the tensor's shard */
-    struct tensor sum; /* running sum of the open window's reduced gradients; no data before the first micro-batch */
+struct progress {         /* of one slot, as the tensor's shard */
+    struct tensor sum;    /* running sum of the open window's reduced gradients; no data before the first micro-batch */
+    struct tensor master; /* the wide copy, if the job keeps them; a base weight has one, in slot 0's place */
     struct tensor state[OPTIMIZER_STATES]; /* made for the slot's first tenant, zero for every tenant */
 };
 
@@ -45,6 +46,14 @@ bool training_next(struct training_walk *walk, struct training *out);
 
 /* Zeroed state for all that the slot's tenant trains, where none is left from a tenant before. */
 enum status training_states_make(struct subject *subject, int slot);
+/* The wide copy that updates of a base weight (PART_WEIGHT) or of a slot's factor act on; NULL: the job keeps none. */
+struct tensor *training_master(const struct subject *subject, const struct trained *trained, enum part part, int slot);
+/* A copy of what the weight holds; and of what the slot's tenant holds, rows below its rank, zeros beyond. */
+enum status training_weight_master(struct subject *subject, struct trained *trained, const struct tensor *shard);
+enum status training_masters_make(struct subject *subject, int slot);
+/* The strips of a shard, converted. */
+void strips_convert(const struct ops *ops, const struct strips *strips, enum dtype to, void *out, enum dtype from,
+                    const void *x);
 /* Zeroed sums, where the slot's window has none yet; and their end. */
 enum status training_sums_make(struct subject *subject, int slot);
 void training_sums_free(struct subject *subject, int slot);

@@ -9,7 +9,7 @@
 /* ---- gradients */
 
 static void divide(const struct subject *subject, const struct tensor *sum, int64_t divisor) {
-    subject->ops->divide(subject->dtype, tensor_elements(sum), sum->data, dtype_round(subject->dtype, (double)divisor));
+    subject->ops->divide(subject->wide, tensor_elements(sum), sum->data, dtype_round(subject->wide, (double)divisor));
 }
 
 static enum status divide_sums(struct subject *subject, int64_t divisor) {
@@ -34,6 +34,7 @@ struct move { /* one tensor's step */
     const struct optimizer *optimizer;
     struct training training;
     void *g; /* the gradient; consumed */
+    void *p; /* the parameter in the wide type: itself, its master copy, or a copy for this step */
     struct tensor *state;
     int t; /* the tenant's steps, this one included */
 };
@@ -49,7 +50,7 @@ static void blend(const struct move *move, void *out, double a, const void *x, d
 /* g += weight_decay * p. */
 static void sgd_decay(const struct move *move) {
     if (move->optimizer->weight_decay != 0)
-        blend(move, move->g, 1, move->g, move->optimizer->weight_decay, move->training.value->data);
+        blend(move, move->g, 1, move->g, move->optimizer->weight_decay, move->p);
 }
 
 static void sgd_state(const struct move *move) {
@@ -65,8 +66,7 @@ static void sgd_move(const struct move *move) {
         blend(move, move->g, 1, move->g, move->optimizer->momentum, move->state->data);
         direction = move->g;
     }
-    void *p = move->training.value->data;
-    blend(move, p, 1, p, -move->optimizer->lr, direction);
+    blend(move, move->p, 1, move->p, -move->optimizer->lr, direction);
 }
 
 static void adamw_state(const struct move *move) {
@@ -82,7 +82,7 @@ static void adamw_move(const struct move *move) {
     move->ops->adamw(move->dtype, &move->training.strips, rounded(move, 1 - optimizer->lr * optimizer->weight_decay),
                      rounded(move, optimizer->lr / (1 - pow(optimizer->beta1, move->t))),
                      rounded(move, sqrt(1 - pow(optimizer->beta2, move->t))), rounded(move, optimizer->eps),
-                     move->state[0].data, move->state[1].data, move->training.value->data);
+                     move->state[0].data, move->state[1].data, move->p);
 }
 
 static void nothing(const struct move *move) {
@@ -104,29 +104,60 @@ static void decay_frozen(struct subject *subject) {
     for (int i = 0; i < subject->inventory->count; i++) {
         struct tensor *shard = &subject->store.weight[i].shard;
         if (shard->data && !store_trains(subject, &subject->inventory->params[i]))
-            subject->ops->scale(subject->dtype, tensor_elements(shard), shard->data,
-                                dtype_round(subject->dtype, 1 - optimizer->lr * optimizer->weight_decay));
+            subject->ops->scale(shard->dtype, tensor_elements(shard), shard->data,
+                                dtype_round(subject->wide, 1 - optimizer->lr * optimizer->weight_decay));
     }
 }
 
-static void move_all(struct subject *subject) {
+/* What the update acts on. */
+static enum status parameter_open(const struct subject *subject, struct move *move) {
+    const struct training *training = &move->training;
+    const struct tensor *value = training->value;
+    const struct tensor *master = training_master(subject, training->trained, training->part, subject->slots.acting);
+    move->p = value->data;
+    if (value->dtype == subject->wide)
+        return STATUS_OK;
+    if (master)
+        move->p = master->data;
+    else
+        TRY(device_block(subject->ops, &move->p, (size_t)tensor_elements(value) * dtype_bytes(subject->wide)));
+    if (!master || subject->rules->master_lost)
+        strips_convert(subject->ops, &training->strips, subject->wide, move->p, value->dtype, value->data);
+    return STATUS_OK;
+}
+
+/* The parameter is the rounded result. */
+static void parameter_close(const struct subject *subject, const struct move *move) {
+    const struct training *training = &move->training;
+    const struct tensor *value = training->value;
+    if (move->p == value->data)
+        return;
+    strips_convert(subject->ops, &training->strips, value->dtype, value->data, subject->wide, move->p);
+    if (!training_master(subject, training->trained, training->part, subject->slots.acting))
+        subject->ops->release(move->p);
+}
+
+static enum status move_all(struct subject *subject) {
     const struct method *method = &methods[subject->job->optimizer.kind];
     struct slots *slots = &subject->slots;
     int *steps = &slots->slot[subject->rules->one_counter ? 0 : slots->acting].steps;
     struct training_walk walk = training_of(subject, slots->acting, -1);
     struct move move = {
-        .ops = subject->ops, .dtype = subject->dtype, .optimizer = &subject->job->optimizer, .t = ++*steps};
+        .ops = subject->ops, .dtype = subject->wide, .optimizer = &subject->job->optimizer, .t = ++*steps};
     bool late = subject->rules->move_before_state;
     while (training_next(&walk, &move.training)) {
         struct progress *progress = &move.training.trained->progress[slots->acting];
         move.g = progress->sum.data;
         move.state = progress->state;
+        TRY(parameter_open(subject, &move));
         method->decay(&move);
         (late ? method->move : method->state)(&move);
         (late ? method->state : method->move)(&move);
+        parameter_close(subject, &move);
     }
     if (subject->rules->decay_frozen)
         decay_frozen(subject);
+    return STATUS_OK;
 }
 
 /* ---- records */
@@ -139,13 +170,18 @@ static enum status record_states(struct subject *subject) {
     struct point point = POINT_NONE;
     point.phase = PHASE_OPTIMIZER;
     point.step = subject->step;
-    while (training_next(&walk, &training))
+    while (training_next(&walk, &training)) {
+        const struct tensor *master = training_master(subject, training.trained, training.part, slot);
+        point.param = training.param;
+        point.part = training.part;
         for (int i = 0; states[i]; i++) {
-            point.param = training.param;
-            point.part = training.part;
             point.state = states[i];
             TRY(record_tensor(subject, &point, &training.trained->progress[slot].state[i]));
         }
+        point.state = "master";
+        if (master)
+            TRY(record_tensor(subject, &point, master));
+    }
     return STATUS_OK;
 }
 
@@ -161,7 +197,7 @@ enum status update_acting(struct subject *subject, int64_t divisor) {
     TRY(divide_sums(subject, divisor));
     if (subject->job->clip.present)
         TRY(clip_acting(subject));
-    move_all(subject);
+    TRY(move_all(subject));
     TRY(record_states(subject));
     return record_updates(subject);
 }

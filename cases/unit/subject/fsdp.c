@@ -74,7 +74,7 @@ static enum status round_trip(struct comm *comm, void *context) {
             held[i].shard[j] = (double)(1000 * i + shard_global(&held[i].place.shard, j, NULL));
         transfers[i] = (struct transfer){&held[i].place.gather, held[i].shard, held[i].whole};
     }
-    TRY(fsdp_gather(&subject, "unit", transfers, ITEMS));
+    TRY(fsdp_gather(&subject, "unit", subject.precision.store, subject.dtype, transfers, ITEMS));
     for (int i = 0; i < ITEMS; i++)
         for (int64_t j = 0; j < held[i].whole_elements; j++)
             cr_expect_eq(held[i].whole[j], (double)(1000 * i + used_number(&items[i], mesh, rank, j)),
