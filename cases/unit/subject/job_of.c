@@ -142,6 +142,10 @@ void run_done(struct run *run) {
         }
 }
 
+bool same_bits(const struct tensor *a, const struct tensor *b) {
+    return tensor_bytes(a) == tensor_bytes(b) && memcmp(a->data, b->data, tensor_bytes(a)) == 0;
+}
+
 const struct tensor *kept_find(const struct run *run, int rank, const char *name) {
     for (const struct kept *kept = run->kept[rank]; kept; kept = kept->next)
         if (strcmp(kept->name, name) == 0)
