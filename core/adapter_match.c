@@ -228,8 +228,9 @@ enum status adapter_match(struct adapter *out, const struct adapter_settings *se
     }
     char hint[ADAPTER_HINT_MAX];
     if (out->count == 0)
-        return fail_at(settings, settings->modules_line,
-                       "target_modules and target_parameters match nothing in the model, expected at least one target%s",
-                       adapter_rewrite_hint(hint, settings, inventory));
+        return fail_at(
+            settings, settings->modules_line,
+            "target_modules and target_parameters match nothing in the model, expected at least one target%s",
+            adapter_rewrite_hint(hint, settings, inventory));
     return STATUS_OK;
 }

@@ -113,6 +113,8 @@ enum status case_read_tenants(struct case_reader *reader) {
     return STATUS_OK;
 }
 
+#define MICRO_TOKENS_MAX (1 << 24)
+
 /* ---- batches */
 
 static enum status read_sizes(const struct case_reader *reader, const struct yaml_node *list, int64_t *sequences,
@@ -126,6 +128,9 @@ static enum status read_sizes(const struct case_reader *reader, const struct yam
             return yaml_fail(reader->yaml, map, "micro-batch lacks a size, expected {batch: B, tokens: T}");
         TRY(yaml_integer(reader->yaml, yaml_get(map, "batch"), 1, 1 << 20, &sequences[i]));
         TRY(yaml_integer(reader->yaml, yaml_get(map, "tokens"), 2, 1 << 20, &tokens[i]));
+        if (sequences[i] * tokens[i] > MICRO_TOKENS_MAX)
+            return yaml_fail(reader->yaml, map, "micro-batch of %lld x %lld tokens, expected at most %d tokens",
+                             (long long)sequences[i], (long long)tokens[i], MICRO_TOKENS_MAX);
     }
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static enum status copy(const char *text, char **out) {
     free(*out);
@@ -94,6 +95,20 @@ static enum status dump_path(const struct verdict_input *input, const char *name
     return *path ? STATUS_OK : status_fail(STATUS_MEMORY, "%s: out of memory", input->keep);
 }
 
+/* Rank files of an earlier, larger world would be read as this dump's. */
+static enum status remove_old_ranks(const struct verdict_input *input, int world) {
+    char name[64];
+    bool found = true;
+    for (int rank = world; found; rank++) {
+        char *path = NULL;
+        snprintf(name, sizeof name, "rank%05d.safetensors", rank);
+        TRY(dump_path(input, name, &path));
+        found = unlink(path) == 0;
+        free(path);
+    }
+    return STATUS_OK;
+}
+
 static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
     const struct test_case *one = input->one;
     int world = mesh_world(&one->mesh);
@@ -101,6 +116,7 @@ static enum status write_dump(struct judge *judge, const struct verdict_input *i
     char *path = NULL, *layout = NULL;
     enum status status;
     TRY(folder_make(input->keep));
+    TRY_DONE(remove_old_ranks(input, world));
     TRY_DONE(judge_layout_json(judge, &layout));
     TRY_DONE(dump_path(input, "reference.safetensors", &path));
     TRY_DONE(judge_write_reference(judge, path));

@@ -66,8 +66,8 @@ static bool belongs(pid_t pid, const char *folder) {
 }
 
 static int kill_round(const char *folder, struct mpi_processes *processes, const struct board *board) {
-    int left = 0;
-    for (int r = -1; r < board->world; r++) {
+    int left = 0, ranks = board == NULL ? 0 : board->world;
+    for (int r = -1; r < ranks; r++) {
         pid_t pid = r < 0 ? atomic_load(&processes->mpirun) : atomic_load(&board->rank[r].pid);
         if (!belongs(pid, folder))
             continue;
@@ -107,25 +107,24 @@ static void stand_alone(int pipe_end) {
         signal(ignored[i], SIG_IGN);
 }
 
-static _Noreturn void janitor(const char *folder, struct mpi_processes *processes, const struct board *board,
-                              int pipe_end) {
+static _Noreturn void janitor(const char *folder, struct mpi_processes *processes, int pipe_end) {
     stand_alone(pipe_end);
     char byte;
     while (read(pipe_end, &byte, 1) < 0 && errno == EINTR)
         continue; /* a byte: the world has ended; the end of file: the harness is dead */
-    world_mpi_kill(folder, processes, board);
+    world_mpi_kill(folder, processes, world_board_map(folder));
     remove_folder(folder);
     _exit(0);
 }
 
-enum status janitor_start(const char *folder, struct mpi_processes *processes, const struct board *board, int *out) {
+enum status janitor_start(const char *folder, struct mpi_processes *processes, int *out) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return status_fail(STATUS_RANK, "no pipe for the janitor: %s", strerror(errno));
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0)
-        janitor(folder, processes, board, ends[0]);
+        janitor(folder, processes, ends[0]);
     close(ends[0]);
     if (pid < 0) {
         close(ends[1]);

@@ -4,12 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,21 +36,34 @@ static const char *const settings[] = {
 
 /* ---- the folder and the board */
 
-static enum status make_folder(struct world *world) {
+/* A name that nobody has: the janitor knows it before the folder is there, so no moment leaves one behind. */
+static enum status name_folder(struct world *world) {
     const char *base = getenv("TMPDIR");
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return status_fail(STATUS_IO, "no random name for the world's folder: %s", strerror(errno));
     char *absolute = realpath(base != NULL && base[0] != '\0' ? base : "/tmp", NULL);
     if (absolute == NULL)
         return status_fail(STATUS_IO, "TMPDIR %s: %s", base == NULL ? "/tmp" : base, strerror(errno));
-    char *folder = path_join(absolute, "shardproof.XXXXXX");
+    int length = asprintf(&world->folder, "%s/shardproof.%016" PRIx64, absolute, random);
     free(absolute);
-    if (folder == NULL)
-        return status_fail(STATUS_MEMORY, "out of memory for the world's folder");
-    if (mkdtemp(folder) == NULL) {
-        enum status status = status_fail(STATUS_IO, "%s: cannot be made: %s", folder, strerror(errno));
-        free(folder);
-        return status;
-    }
-    world->folder = folder;
+    if (length >= 0)
+        return STATUS_OK;
+    world->folder = NULL;
+    return status_fail(STATUS_MEMORY, "out of memory for the world's folder");
+}
+
+static enum status make_folder(const struct world *world) {
+    if (mkdir(world->folder, 0700) != 0)
+        return status_fail(STATUS_IO, "%s: cannot be made: %s", world->folder, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status make_processes(struct world *world) {
+    void *memory = mmap(NULL, sizeof *world->processes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return status_fail(STATUS_MEMORY, "out of memory for a world of %d ranks", world->spec.size);
+    world->processes = memory;
     return STATUS_OK;
 }
 
@@ -66,10 +82,6 @@ static enum status make_board(struct world *world) {
         return status_fail(STATUS_IO, "%s/" WORLD_BOARD_FILE ": cannot be made: %s", world->folder, strerror(error));
     world->board = memory;
     board_init(world->board, world->spec.size);
-    memory = mmap(NULL, sizeof *world->processes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return status_fail(STATUS_MEMORY, "out of memory for a world of %d ranks", world->spec.size);
-    world->processes = memory;
     return STATUS_OK;
 }
 
@@ -168,9 +180,11 @@ static enum status mpi_launch(struct world *world) {
     world->pid = calloc(1, sizeof *world->pid);
     if (world->pid == NULL)
         return status_fail(STATUS_MEMORY, "out of memory for a world of %d ranks", world->spec.size);
+    TRY(name_folder(world));
+    TRY(make_processes(world));
+    TRY(janitor_start(world->folder, world->processes, &world->pipe));
     TRY(make_folder(world));
     TRY(make_board(world));
-    TRY(janitor_start(world->folder, world->processes, world->board, &world->pipe));
     return start_mpirun(world);
 }
 

@@ -70,10 +70,12 @@ struct mpi_processes {
 };
 bool process_alive(pid_t pid);   /* a zombie is dead */
 bool process_stopped(pid_t pid); /* by SIGSTOP or a debugger */
-/* SIGKILL for mpirun and the ranks; returns when they are gone (3 s at most). */
+/* SIGKILL for mpirun and the ranks that `board` (NULL: none yet) shows; returns when they are gone (3 s at most). */
 void world_mpi_kill(const char *folder, struct mpi_processes *processes, const struct board *board);
-/* Forks the janitor; `out` becomes the writing end of its pipe. */
-enum status janitor_start(const char *folder, struct mpi_processes *processes, const struct board *board, int *out);
+/* The board in a world's folder, mapped; NULL if there is none. */
+struct board *world_board_map(const char *folder);
+/* Forks the janitor, before the folder exists; `out` becomes the writing end of its pipe. */
+enum status janitor_start(const char *folder, struct mpi_processes *processes, int *out);
 #define WORLD_BOARD_FILE "board"
 #define WORLD_STDERR_FILE "mpirun.stderr"
 

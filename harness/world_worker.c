@@ -29,8 +29,7 @@ struct worker {
     struct board *board;
 };
 
-/* NULL if the folder is gone: the harness has died. */
-static struct board *map_board(const char *folder) {
+struct board *world_board_map(const char *folder) {
     struct stat information;
     char *path = path_join(folder, WORLD_BOARD_FILE);
     int file = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
@@ -53,7 +52,7 @@ static struct board *give_board(void *context, int world) {
 static int join_board(struct worker *worker) {
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
     int rank = number == NULL ? -1 : atoi(number);
-    worker->board = map_board(worker->folder);
+    worker->board = world_board_map(worker->folder); /* NULL if the folder is gone: the harness has died */
     if (worker->board == NULL || rank < 0 || rank >= worker->board->world)
         return -1;
     signalled = &worker->board->rank[rank];

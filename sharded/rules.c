@@ -34,7 +34,6 @@ PLANT(balanced_split, balanced_shards, true)
 PLANT(another_slots_tensor, b_slot_shift, 1)
 PLANT(slot_name_prefix, slot_named, begins_with)
 PLANT(slot_reset_first_rows, reset_first_rows, true)
-PLANT(gradients_survive_release, release_keeps.gradients, true)
 PLANT(optimizer_state_survives_release, release_keeps.state, true)
 PLANT(counter_survives_release, release_keeps.counter, true)
 PLANT(delta_scale_missing, delta_scale, DELTA_SCALE_NONE)
@@ -96,8 +95,6 @@ const struct rule_fault rule_faults[] = {
      slot_name_prefix},
     {"slot_reset_first_rows", "A release copies the first rows of the whole initial tensor into every rank's shard.",
      slot_reset_first_rows},
-    {"gradients_survive_release", "A released slot keeps its running sums: the next tenant's first step adds to them.",
-     gradients_survive_release},
     {"optimizer_state_survives_release",
      "A released slot keeps its optimizer state: the next tenant starts with the last one's.",
      optimizer_state_survives_release},

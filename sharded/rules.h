@@ -25,7 +25,7 @@ struct rules {
     bool (*slot_named)(const char *name, const char *wanted); /* whether a release of `wanted` resets slot `name` */
     bool reset_first_rows; /* a released slot gets the first rows of the whole initial tensor: false */
     struct {               /* what a release leaves as it is: nothing */
-        bool gradients, state, counter;
+        bool state, counter;
     } release_keeps;
 
     /* forward and backward */

@@ -171,8 +171,7 @@ static void zero(const struct subject *subject, const struct tensor *tensor) {
 static void progress_clear(const struct subject *subject, const struct trained *trained, int slot) {
     if (!trained->progress)
         return;
-    if (!subject->rules->release_keeps.gradients)
-        zero(subject, &trained->progress[slot].sum);
+    zero(subject, &trained->progress[slot].sum);
     for (int i = 0; i < OPTIMIZER_STATES && !subject->rules->release_keeps.state; i++)
         zero(subject, &trained->progress[slot].state[i]);
 }

@@ -4,10 +4,10 @@
 set -u
 build=$1
 export SHARDPROOF_BUILD="$build"
-logs="$build/sanitizer"
-rm -rf "$logs" && mkdir -p "$logs"
-export ASAN_OPTIONS="log_path=$PWD/$logs/asan:detect_leaks=${DETECT_LEAKS:-1}:fast_unwind_on_malloc=0"
-export UBSAN_OPTIONS="print_stacktrace=1:log_path=$PWD/$logs/ubsan"
+rm -rf "$build/sanitizer" && mkdir -p "$build/sanitizer"
+logs=$(cd "$build/sanitizer" && pwd)
+export ASAN_OPTIONS="log_path=$logs/asan:detect_leaks=${DETECT_LEAKS:-1}:fast_unwind_on_malloc=0"
+export UBSAN_OPTIONS="print_stacktrace=1:log_path=$logs/ubsan"
 export LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0"
 
 passed=0

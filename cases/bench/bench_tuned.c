@@ -1,5 +1,6 @@
-/* The matrix product against a tuned library in the same process, run by run in turn: oneDNN's sgemm (Debian: libdnnl-dev), found
- * with dlopen so that nothing depends on it. f32, row-major, one thread. Ratios are of the medians. */
+/* The matrix product against a tuned library in the same process, run by run in turn: oneDNN's sgemm (Debian:
+ * libdnnl-dev), found with dlopen so that nothing depends on it. f32, row-major, one thread. Ratios are of the medians.
+ */
 #include "sharded/ops.h"
 
 #include <dlfcn.h>
@@ -10,8 +11,8 @@
 #define RUNS 15
 #define SECONDS 0.02 /* of one run */
 
-typedef int (*sgemm)(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+typedef int (*sgemm)(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                     int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 struct bench {
     int64_t m, n, k;

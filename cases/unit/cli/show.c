@@ -131,7 +131,7 @@ Test(cli, show_case_prints_what_a_file_becomes) {
     cr_expect(strstr(result.out, "base[ep3.fsdp2]  ("), "%s", result.out);
     cr_expect(strstr(result.out, "world 6, float64, layout built in"), "%s", result.out);
     cr_expect(strstr(result.out, "slots 2 of rank 4"), "%s", result.out);
-    cr_expect(strstr(result.out, "train     ada          step.0 micro 0"), "%s", result.out);
+    cr_expect(strstr(result.out, "train      ada          step.0 micro 0"), "%s", result.out);
     result_free(&result);
     free(path);
     path = scratch_case(&scratch, "case.yaml", 3, "mehs: 1");

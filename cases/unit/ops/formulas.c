@@ -37,17 +37,68 @@ Test(formulas, elementwise) {
     both_dtypes(elementwise);
 }
 
-static void sgd(void) {
-    void *g = made(1, N), *buf = made(2, N), *p = made(3, N), *buf0 = made(2, N), *p0 = made(3, N);
-    ops->sgd(dtype, N, 0.01, 0.9, g, buf, p);
-    for (int64_t i = 0; i < N; i++) {
-        real kept = rounded(0.9) * at(buf0, i), step = rounded(0.01) * at(buf, i);
-        close_to("buf", buf, i, kept + at(g, i), gamma_of(2) * (fabsl(kept) + fabsl(at(g, i))));
-        close_to("p", p, i, at(p0, i) - step, gamma_of(2) * (fabsl(at(p0, i)) + fabsl(step)));
+/* Strips: of rows of N elements the first N - 2 change, the last two are neither read nor written. */
+static void updates(void) {
+    const struct strips strips = {R, N - 2, N};
+    size_t bytes = (size_t)(R * N) * dtype_bytes(dtype);
+    void *x = made(1, R * N), *y = made(2, R * N), *v = made_positive(3, R * N);
+    void *blended = room(R * N), *squared = room(R * N), *p = room(R * N);
+    ops->copy(p, x, bytes);
+    ops->blend(dtype, &strips, blended, 0.9, x, -0.01, y);
+    ops->blend_squares(dtype, &strips, squared, 0.95, x, 0.05, y);
+    ops->adamw(dtype, &strips, 0.999, 0.01, 0.3, 1e-3, y, v, p);
+    for (int64_t i = 0; i < R * N; i++) {
+        if (i % N >= N - 2) {
+            cr_assert(isnan((double)at(blended, i)) && isnan((double)at(squared, i)) && at(p, i) == at(x, i));
+            continue;
+        }
+        real a = rounded(0.9) * at(x, i), b = rounded(-0.01) * at(y, i);
+        close_to("blend", blended, i, a + b, gamma_of(2) * (fabsl(a) + fabsl(b)));
+        a = rounded(0.95) * at(x, i);
+        b = rounded(0.05) * at(y, i) * at(y, i);
+        close_to("blend_squares", squared, i, a + b, gamma_of(3) * (fabsl(a) + b));
+        a = rounded(0.999) * at(x, i);
+        b = rounded(0.01) * at(y, i) / (sqrtl(at(v, i)) / rounded(0.3) + rounded(1e-3)); /* 1 + (1 + 1 + 1) + 1 */
+        close_to("adamw", p, i, a - b, gamma_of(6) * (fabsl(a) + fabsl(b)));
     }
 }
-Test(formulas, sgd) {
-    both_dtypes(sgd);
+Test(formulas, updates) {
+    both_dtypes(updates);
+}
+
+static void sums(void) {
+    void *x = made(1, R * N), *dy = made(2, R * N), *scale = made_positive(3, R);
+    void *columns = room(N), *dg = room(N), *rows = made(4, 2 * N), *rows0 = made(4, 2 * N);
+    const int64_t index[R] = {1, 0, 1};
+    real squares = 0, largest = 0;
+    ops->sum_rows(dtype, R, N, x, columns);
+    ops->rms_norm_gradient(dtype, R, N, dy, x, scale, dg);
+    ops->add_rows(dtype, R, N, rows, x, index);
+    for (int64_t j = 0; j < N; j++) {
+        real sum = 0, size = 0, gradient = 0, gradient_size = 0, added[2] = {at(rows0, j), at(rows0, N + j)}, sizes[2];
+        sizes[0] = fabsl(added[0]);
+        sizes[1] = fabsl(added[1]);
+        for (int64_t r = 0; r < R; r++) {
+            real term = at(x, r * N + j), product = at(dy, r * N + j) * term * at(scale, r);
+            sum += term;
+            size += fabsl(term);
+            gradient += product;
+            gradient_size += fabsl(product);
+            added[index[r]] += term;
+            sizes[index[r]] += fabsl(term);
+            squares += term * term;
+            largest = fabsl(term) > largest ? fabsl(term) : largest;
+        }
+        close_to("sum_rows", columns, j, sum, gamma_of(R) * size);
+        close_to("rms_norm_gradient", dg, j, gradient, gamma_of(R + 2) * gradient_size);
+        close_to("add_rows", rows, j, added[0], gamma_of(R) * sizes[0]);
+        close_to("add_rows", rows, N + j, added[1], gamma_of(R) * sizes[1]);
+    }
+    cr_assert(fabsl((real)ops->sum_squares(dtype, R * N, x) - squares) <= (real)(R * N + 1) * 0x1p-53L * squares);
+    cr_assert((real)ops->max_abs(dtype, R * N, x) == largest);
+}
+Test(formulas, sums_of_rows) {
+    both_dtypes(sums);
 }
 
 /* Sum of squares n, times 1/n, plus eps: n + 2 on a positive number; root halves them and adds 1; quotient 1. */

@@ -36,20 +36,31 @@ static const struct ops *best(void) {
     return isa_at(isa_count() - 1);
 }
 
-Test(orders, sgd_rounds_twice) {
-    double g[N], buf[N], p[N], want_buf[N], want[N];
-    fill(1, N, g);
-    fill(2, N, buf);
-    fill(3, N, p);
+Test(orders, updates_round_at_every_operation) {
+    const struct strips strips = {1, N, N};
+    double x[N], y[N], v[N], got[N], want[N];
+    fill(1, N, x);
+    fill(2, N, y);
     for (int i = 0; i < N; i++) {
-        double kept = 0.9 * buf[i];
-        want_buf[i] = kept + g[i];
-        double step = 0.01 * want_buf[i];
-        want[i] = p[i] - step;
+        double kept = 0.9 * x[i], step = 0.01 * y[i];
+        want[i] = kept + step;
     }
-    best()->sgd(DTYPE_F64, N, 0.01, 0.9, g, buf, p);
-    same("buf", N, buf, want_buf);
-    same("p", N, p, want);
+    best()->blend(DTYPE_F64, &strips, got, 0.9, x, 0.01, y);
+    same("blend", N, got, want);
+    for (int i = 0; i < N; i++) {
+        double kept = 0.9 * x[i], square = y[i] * y[i], step = square * 0.01;
+        want[i] = kept + step;
+        v[i] = square;
+    }
+    best()->blend_squares(DTYPE_F64, &strips, got, 0.9, x, 0.01, y);
+    same("blend_squares", N, got, want);
+    for (int i = 0; i < N; i++) {
+        double quotient = sqrt(v[i]) / 0.3, below = quotient + 1e-8, above = 0.01 * y[i], step = above / below;
+        double kept = 0.999 * x[i];
+        want[i] = kept - step;
+    }
+    best()->adamw(DTYPE_F64, &strips, 0.999, 0.01, 0.3, 1e-8, y, v, x);
+    same("adamw", N, x, want);
 }
 
 Test(orders, softmax_divides_by_an_ascending_sum) {

@@ -145,11 +145,24 @@ static void run_add_bias(struct run *r) {
     r->ops->add_bias(r->dtype, r->rows, r->shape.n, changed(r, r->shape.n), bias);
 }
 
-static void run_sum(struct run *r) {
+/* One number per row. */
+static void run_total(struct run *r, double (*total)(enum dtype dtype, int64_t n, const void *x)) {
     const char *x = input(r, r->shape.n);
     double *out = output_of(r, 1, sizeof *out);
     for (int64_t i = 0; i < r->rows; i++)
-        out[i] = r->ops->sum(r->dtype, r->shape.n, x + (size_t)(i * r->shape.n) * dtype_bytes(r->dtype));
+        out[i] = total(r->dtype, r->shape.n, x + (size_t)(i * r->shape.n) * dtype_bytes(r->dtype));
+}
+
+static void run_sum(struct run *r) {
+    run_total(r, r->ops->sum);
+}
+
+static void run_sum_squares(struct run *r) {
+    run_total(r, r->ops->sum_squares);
+}
+
+static void run_max_abs(struct run *r) {
+    run_total(r, r->ops->max_abs);
 }
 
 static void run_gather_rows(struct run *r) {
@@ -304,10 +317,55 @@ static void run_cross_entropy_backward(struct run *r) {
     r->ops->cross_entropy_backward(r->dtype, r->rows, tokens, vocab, logits, label, lse, output(r, tokens * vocab));
 }
 
-static void run_sgd(struct run *r) {
-    const void *g = input(r, r->shape.n);
-    void *buf = changed(r, r->shape.n);
-    r->ops->sgd(r->dtype, r->rows * r->shape.n, 0.01, 0.9, g, buf, changed(r, r->shape.n));
+/* Sums over k rows, once for each row of the shape. */
+static void run_sum_rows(struct run *r) {
+    size_t row = (size_t)r->shape.n * dtype_bytes(r->dtype);
+    const char *x = input(r, r->shape.k * r->shape.n);
+    char *out = output(r, r->shape.n);
+    for (int64_t i = 0; i < r->rows; i++)
+        r->ops->sum_rows(r->dtype, r->shape.k, r->shape.n, x + (size_t)(i * r->shape.k) * row, out + (size_t)i * row);
+}
+
+static void run_add_rows(struct run *r) {
+    const void *from = input(r, r->shape.n);
+    const int64_t *index = indices(r, 1, r->rows);
+    r->ops->add_rows(r->dtype, r->rows, r->shape.n, changed(r, r->shape.n), from, index);
+}
+
+static void run_rms_norm_gradient(struct run *r) {
+    int64_t n = r->shape.n, k = r->shape.k;
+    size_t element = dtype_bytes(r->dtype), row = (size_t)n * element;
+    const char *dy = input(r, k * n), *x = input(r, k * n), *scale = input(r, k);
+    char *out = output(r, n);
+    for (int64_t i = 0; i < r->rows; i++)
+        r->ops->rms_norm_gradient(r->dtype, k, n, dy + (size_t)(i * k) * row, x + (size_t)(i * k) * row,
+                                  scale + (size_t)(i * k) * element, out + (size_t)i * row);
+}
+
+static struct strips all_of(const struct run *r) {
+    return (struct strips){r->rows, r->shape.n, r->shape.n};
+}
+
+static void run_blend(struct run *r) {
+    const struct strips strips = all_of(r);
+    const void *y = input(r, r->shape.n);
+    void *x = changed(r, r->shape.n);
+    r->ops->blend(r->dtype, &strips, x, 0.9, x, -0.01, y);
+}
+
+static void run_blend_squares(struct run *r) {
+    const struct strips strips = all_of(r);
+    const void *y = input(r, r->shape.n);
+    void *x = changed(r, r->shape.n);
+    r->ops->blend_squares(r->dtype, &strips, x, 0.95, x, 0.05, y);
+}
+
+static void run_adamw(struct run *r) {
+    const struct strips strips = all_of(r);
+    const void *m = input(r, r->shape.n);
+    void *v = numbers(r, r->first * r->shape.n, r->rows * r->shape.n);
+    r->ops->blend_squares(r->dtype, &strips, v, 0, v, 1, v); /* not below 0 */
+    r->ops->adamw(r->dtype, &strips, 0.999, 0.01, 0.3, 1e-8, m, v, changed(r, r->shape.n));
 }
 
 const struct operation operations[] = {
@@ -318,6 +376,8 @@ const struct operation operations[] = {
     {"add", run_add},
     {"add_bias", run_add_bias},
     {"sum", run_sum},
+    {"sum_squares", run_sum_squares},
+    {"max_abs", run_max_abs},
     {"gather_rows", run_gather_rows},
     {"scatter_rows", run_scatter_rows, .whole = true},
     {"rms_norm", run_rms_norm},
@@ -337,6 +397,11 @@ const struct operation operations[] = {
     {"swiglu_backward", run_swiglu_backward},
     {"cross_entropy", run_cross_entropy},
     {"cross_entropy_backward", run_cross_entropy_backward},
-    {"sgd", run_sgd},
+    {"sum_rows", run_sum_rows},
+    {"add_rows", run_add_rows, .whole = true},
+    {"rms_norm_gradient", run_rms_norm_gradient},
+    {"blend", run_blend},
+    {"blend_squares", run_blend_squares},
+    {"adamw", run_adamw},
 };
 const int operation_count = sizeof operations / sizeof *operations;

@@ -66,6 +66,30 @@ Test(hooks, overwrite_before_a_step) {
     job_done(&made);
 }
 
+/* States of a base weight: the acting tenant's, and the one of slot 0. */
+static enum status overwrite_states(void *context, struct subject *subject, int step) {
+    const struct param *q = inventory_named(subject->inventory, "model.layers.1.self_attn.q_proj.weight");
+    (void)context;
+    TRY(write_over(subject, q, PART_WEIGHT, -1, "exp_avg", 2, q->shape, step));
+    return write_over(subject, q, PART_WEIGHT, 0, "exp_avg_sq", 2, q->shape, step);
+}
+
+Test(hooks, overwrite_states_of_the_base) {
+    struct made_job made;
+    struct run run = {.before_step = overwrite_states};
+    job_of(&made, TINY, "ada", "bob", DTYPE_F64, 3, 6);
+    job_trains_base(&made, "*.q_proj.weight");
+    made.job.optimizer =
+        (struct optimizer){.kind = OPTIMIZER_ADAMW, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    run_world(&run, &made.job, mesh_of("ep", 2, "fsdp", 2));
+    for (int step = 0; step < STEPS; step++) {
+        expect_overwritten(&run, step, "exp_avg/model.layers.1.self_attn.q_proj.weight", 24 * 20);
+        expect_overwritten(&run, step, "slot.0/exp_avg_sq/model.layers.1.self_attn.q_proj.weight", 24 * 20);
+    }
+    run_done(&run);
+    job_done(&made);
+}
+
 /* Evaluations: with the tenant, with the tenant switched off, with none; the last two are the base bit for bit. */
 Test(hooks, disabled_is_the_base) {
     struct made_job made;

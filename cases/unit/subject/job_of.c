@@ -29,7 +29,7 @@ void job_of(struct made_job *out, const char *fixture, const char *first, const 
             int slots, int64_t max_rank) {
     char path[256];
     *out = (struct made_job){.job = {.dtype = dtype, .slots = slots, .max_rank = max_rank, .steps = STEPS}};
-    out->job.optimizer = (struct optimizer){OPTIMIZER_SGD, 0.1, 0.9};
+    out->job.optimizer = (struct optimizer){.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
     snprintf(path, sizeof path, "fixtures/golden/%s/model", fixture);
     OK(checkpoint_open(&out->job.model, path));
     snprintf(path, sizeof path, "fixtures/golden/%s/batches.safetensors", fixture);
@@ -140,6 +140,10 @@ void run_done(struct run *run) {
             free(kept->name);
             free(kept);
         }
+}
+
+bool same_bits(const struct tensor *a, const struct tensor *b) {
+    return tensor_bytes(a) == tensor_bytes(b) && memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
 const struct tensor *kept_find(const struct run *run, int rank, const char *name) {

@@ -70,3 +70,32 @@ Test(memory, each_failure_is_relayed) {
     }
     job_done(&job);
 }
+
+/* Windows, releases, every base tensor trains, clipping. */
+static void training_job_of(struct made_job *out) {
+    static const int both[] = {0, 1};
+    biased_job_of(out, true);
+    out->job.optimizer = (struct optimizer){
+        .kind = OPTIMIZER_ADAMW, .lr = 0.01, .weight_decay = 0.3, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-8};
+    out->job.clip = (struct clip){.present = true, .max = 1};
+    job_trains_base(out, "*");
+    then_acquire(out, 0);
+    then_accumulate(out, 0, 1, both);
+    then_step(out, 0);
+    then_release(out, 0);
+    then_acquire(out, 0);
+    then_accumulate(out, 0, 1, both); /* still open at the end */
+}
+
+Test(memory, of_training) {
+    struct made_job job;
+    training_job_of(&job);
+    cr_expect_eq(run_counted(&job.job, 0), STATUS_OK);
+    cr_expect_eq(live, 0, "%d buffers are left", (int)live);
+    int64_t all = made;
+    for (int64_t nth = 1; nth <= all; nth += 1 + nth / 60) {
+        cr_expect_eq(run_counted(&job.job, nth), STATUS_MEMORY, "allocation %d of %d", (int)nth, (int)all);
+        cr_expect_eq(live, 0, "allocation %d of %d: %d buffers are left", (int)nth, (int)all, (int)live);
+    }
+    job_done(&job);
+}

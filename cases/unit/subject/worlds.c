@@ -107,6 +107,25 @@ Test(worlds, bits_of_a_tied_head_with_an_adapter) {
     job_done(&made);
 }
 
+/* Base tensors that train, AdamW and clipping: the first step's choices do not depend on the split either. */
+Test(worlds, bits_of_a_base_that_trains) {
+    static const int both[] = {0, 1};
+    for (int tied = 0; tied < 2; tied++) {
+        struct made_job made;
+        biased_job_of(&made, tied);
+        made.job.optimizer = (struct optimizer){
+            .kind = OPTIMIZER_ADAMW, .lr = 0.01, .weight_decay = 0.3, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-8};
+        made.job.clip = (struct clip){.present = true, .max = 1};
+        job_trains_base(&made, "*");
+        then_acquire(&made, 0);
+        then_train(&made, 0, 2, both);
+        then_train(&made, 0, 1, both);
+        expect_bits(&made.job, mesh_of("ep", 2, "fsdp", 2));
+        expect_bits(&made.job, mesh_of("fsdp", 3, "ep", 2));
+        job_done(&made);
+    }
+}
+
 /* Names are recorded in one order on every rank of every world. */
 Test(worlds, one_order_of_points) {
     struct made_job made;
