@@ -48,6 +48,10 @@ Test(judge_clean, three_by_two_in_float32) {
     passes(3, 2, DTYPE_F32);
 }
 
+Test(judge_clean, two_by_two_in_bfloat16) {
+    passes(2, 2, DTYPE_BF16);
+}
+
 Test(judge_clean, nothing_judged_is_no_pass) {
     struct fake fake;
     fake_make(&fake, 1, 1, DTYPE_F64);
