@@ -170,6 +170,12 @@ static void print_training(const struct job *job) {
             printf("    trains %s\n", inventory->params[i].name);
 }
 
+static const char *precision_text(const struct job *job) {
+    if (job->gather_bfloat)
+        return " gathered in bfloat16";
+    return job->dtype != DTYPE_BF16 ? "" : job->no_master ? " without master copies" : " with float32 master copies";
+}
+
 static void print_case(const struct test_case *one) {
     const struct job *job = &one->job;
     const struct model_config *config = checkpoint_config(job->model);
@@ -179,8 +185,8 @@ static void print_case(const struct test_case *one) {
         printf("    %s\n", one->about);
     printf("    model %s: %s, %lld layers, %lld experts, hidden %lld\n", checkpoint_path(job->model), config->family,
            (long long)config->layers, (long long)config->experts, (long long)config->hidden);
-    printf("    mesh %s, world %d, %s, layout %s\n", mesh_text(mesh, sizeof mesh, &one->mesh), mesh_world(&one->mesh),
-           dtype_word(job->dtype), one->layout ? one->layout->path : "built in");
+    printf("    mesh %s, world %d, %s%s, layout %s\n", mesh_text(mesh, sizeof mesh, &one->mesh), mesh_world(&one->mesh),
+           dtype_word(job->dtype), precision_text(job), one->layout ? one->layout->path : "built in");
     printf("    slots %d of rank %lld%s, limit %g s\n", job->slots, (long long)job->max_rank,
            job->beyond_nan ? ", NaN beyond a tenant's rank" : "", one->limit);
     print_training(job);

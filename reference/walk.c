@@ -109,8 +109,8 @@ static enum status gather_parameter(struct walk *walk, const struct param *param
     return gather_copy(walk, phase, param, PART_LORA_B, reference_tensor(r, walk->holding, param, PART_LORA_B), &to->b);
 }
 
-/* Stored in bfloat16, but not recorded. The subject computed some y' within [x - e, x + e]; rounding is monotone, so that
- * it stored something between the roundings of both ends: most often there is only one such number. */
+/* Stored in bfloat16, but not recorded. The subject computed some y' within [x - e, x + e]; rounding is monotone, so
+ * that it stored something between the roundings of both ends: most often there is only one such number. */
 static void round_unseen(struct value *value) {
     for (int64_t i = 0, n = value->x ? value_elements(value) : 0; i < n; i++) {
         double e = value->e ? value->e[i] : 0, x = value->x[i], stored = dtype_round(DTYPE_BF16, x);

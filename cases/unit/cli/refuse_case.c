@@ -57,7 +57,7 @@ Test(cli, refuses_unknown_words) {
          {4, "tenants: {ada: {rank: 2, alfa: 4}}", 4, "did you mean 'alpha'?"},
          {7, "script: [{acquire: [ada, dov]}, {trian: {tenant: ada, micro: [0]}}]", 7, "did you mean 'train'?"},
          {7, "script: [{acquire: ada}, {train: {tenant: ada, micros: [0]}}]", 7, "did you mean 'micro'?"},
-         {3, "dtype: float16", 3, "expected float64 or float32"}, {3, "expect: fail", 3, "expected pass"},
+         {3, "dtype: float16", 3, "expected float64, float32 or bfloat16"}, {3, "expect: fail", 3, "expected pass"},
          {3, "expect: {fault: ep_slice_of_by_one}", 3, "did you mean 'ep_slice_off_by_one'?"},
          {3, "expect: {fault: ep_slice_off_by_one, finding: {tensr: x}}", 3, "did you mean 'tensor'?"},
          {6, "batches: {seed: 1, micro: [{batch: 2, token: 3}]}", 6, "did you mean 'tokens'?"}, );
@@ -79,6 +79,17 @@ Test(cli, refuses_wrong_values) {
          {6, "batches: {seed: 1}", 6, "'micro'"}, );
 }
 
+Test(cli, refuses_precision_that_does_not_fit) {
+    ROWS({3, "precision: {master: true}", 3, "'master' beside dtype float64, expected bfloat16"},
+         {3, "dtype: bfloat16\nprecision: {gather: bfloat16}", 4, "'gather' beside dtype bfloat16, expected float32"},
+         {3, "dtype: float32\nprecision: {gather: float16}", 4, "gather 'float16', expected bfloat16"},
+         {3, "dtype: bfloat16\nprecision: {master: maybe}", 4, "maybe"},
+         {3, "dtype: bfloat16\nprecision: {mister: true}", 4, "did you mean 'master'?"},
+         {3, "dtype: bfloat16\ngolden: {ada: @/golden/sgd/ada.safetensors}", 4, "golden files beside dtype bfloat16"},
+         {4, "dtype: bfloat16\ntenants: {ada: {rank: 2, data: index, target_parameters: [experts.gate_up_proj]}}", 5,
+          "is not exact in bfloat16"}, );
+}
+
 Test(cli, refuses_what_does_not_exist) {
     ROWS({2, "model: @/modle", 2, "does not exist"},
          {4, "tenants: {ada: {adapter: @/adapters/eda}}", 4, "does not exist"},
@@ -89,7 +100,6 @@ Test(cli, refuses_what_does_not_exist) {
 
 Test(cli, refuses_later_features_by_name) {
     ROWS(
-        {3, "dtype: bfloat16", 3, "bfloat16 is not supported"},
         {7, "script: [{save: {name: a, form: full}}]", 7, "not supported"},
         {7, "script: [{load: {from: a}}]", 7, "not supported"},
         {7, "script: [{acquire: ada}, {export: {tenant: ada, merged: true}}]", 7, "merged weights is not supported"}, );

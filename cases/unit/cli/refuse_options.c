@@ -23,7 +23,7 @@ Test(cli, refuses_unknown_options) {
     REFUSED(&scratch, "--engine", "value is missing", path, "--engine");
     REFUSED(&scratch, "--engine tcp", "expected local, mpi or nccl", path, "--engine", "tcp");
     REFUSED(&scratch, "--device tpu", "expected cpu or cuda", path, "--device", "tpu");
-    REFUSED(&scratch, "--dtype bfloat16", "not supported", path, "--dtype", "bfloat16");
+    REFUSED(&scratch, "--dtype float16", "expected float64, float32 or bfloat16", path, "--dtype", "float16");
     USAGE(&scratch, "is no command", "");
     USAGE(&scratch, "is no command", "rnu");
     USAGE(&scratch, "a word is missing", "show");

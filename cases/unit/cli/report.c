@@ -133,9 +133,9 @@ Test(cli, report_has_every_field) {
         cr_expect_str_eq(text_of(one, "verdict"), "pass");
         cr_expect_str_eq(text_of(one, "engine"), "local");
     }
-    cr_expect_eq(i, 4); /* two meshes, two types */
-    cr_expect_eq(number_of(report, "summary.passed"), 4);
-    cr_expect_str_eq(last_line(&result), "4 passed, 0 failed, 0 skipped");
+    cr_expect_eq(i, 6); /* two meshes, three types */
+    cr_expect_eq(number_of(report, "summary.passed"), 6);
+    cr_expect_str_eq(last_line(&result), "6 passed, 0 failed, 0 skipped");
     one = report_case_of(report, "tiny_ada[ep2.fsdp4.float32]");
     cr_expect_str_eq(text_of(one, "mesh"), "{ep: 2, fsdp: 4}");
     cr_expect_str_eq(text_of(one, "dtype"), "float32");
