@@ -7,6 +7,7 @@
 #define CORE_JOB_H
 
 #include "core/adapter.h"
+#include "core/fsdp.h"
 #include "core/points.h"
 
 struct micro_batch {
@@ -76,7 +77,8 @@ struct job {
     struct optimizer optimizer;
     struct clip clip;
     const bool *trains; /* [inventory count]: base parameters that train with every tenant; NULL: none */
-    bool beyond_nan;    /* acquire writes NaN, not 0, into rows beyond the tenant's rank */
+    struct fsdp_options fsdp;
+    bool beyond_nan; /* acquire writes NaN, not 0, into rows beyond the tenant's rank */
     int micros;
     struct micro_batch *micro;
     int actions;

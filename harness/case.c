@@ -2,7 +2,6 @@
 #include "harness/case_private.h"
 
 #include "core/files.h"
-#include "harness/judge_place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,7 +228,7 @@ static enum status read_precision(struct case_reader *reader) {
 }
 
 static enum status mesh_from(const struct case_reader *reader, const struct yaml_node *node, struct mesh *mesh) {
-    static const char *const keys[] = {"ep", "fsdp", NULL};
+    static const char *const keys[] = {"ep", "fsdp", "replicate", NULL};
     TRY(yaml_expect(reader->yaml, node, YAML_MAP, "mesh"));
     TRY(yaml_known(reader->yaml, node, "mesh", keys));
     int64_t world = 1;
@@ -281,16 +280,6 @@ enum status case_read_layout(struct case_reader *reader) {
     return STATUS_OK;
 }
 
-/* After the slots: their tensors need places too. */
-static enum status check_places(const struct case_reader *reader) {
-    struct places places = {0};
-    const struct test_case *one = reader->one;
-    TRY(places_make(&places, &one->job, &one->mesh, one->layout));
-    enum status status = places_check(&places);
-    places_free(&places);
-    return status;
-}
-
 /* ---- limit, zero */
 
 static enum status read_limit(struct case_reader *reader) {
@@ -324,9 +313,9 @@ static enum status read_zero(struct case_reader *reader) {
 /* ---- the whole */
 
 static enum status read_top(struct case_reader *reader, const char *name) {
-    static const char *const keys[] = {"case",   "about",   "model",     "mesh",      "layout", "dtype",   "precision",
-                                       "slots",  "tenants", "trainable", "optimizer", "clip",   "batches", "script",
-                                       "golden", "zero",    "expect",    "matrix",    "limit",  NULL};
+    static const char *const keys[] = {"case",   "about",  "model",   "mesh",      "layout",    "dtype", "precision",
+                                       "fsdp",   "slots",  "tenants", "trainable", "optimizer", "clip",  "batches",
+                                       "script", "golden", "zero",    "expect",    "matrix",    "limit", NULL};
     struct test_case *one = reader->one;
     const struct yaml_node *about = yaml_get(reader->root, "about");
     const char *text;
@@ -357,6 +346,7 @@ enum status case_read(struct case_reader *reader, const char *name) {
     if (reader->unwanted)
         return STATUS_OK;
     TRY(case_read_layout(reader));
+    TRY(case_read_fsdp(reader));
     TRY(case_read_tenants(reader));
     TRY(case_read_batches(reader));
     TRY(case_read_optimizer(reader));
@@ -364,7 +354,7 @@ enum status case_read(struct case_reader *reader, const char *name) {
     TRY(case_read_trainable(reader));
     TRY(case_read_slots(reader));
     TRY(case_read_script(reader));
-    TRY(check_places(reader));
+    TRY(case_check_places(reader));
     TRY(case_read_golden(reader));
     TRY(read_zero(reader));
     TRY(read_limit(reader));

@@ -30,9 +30,9 @@ static enum status list_add(struct case_list *list, const struct yaml *yaml, str
 /* ---- the matrix */
 
 static enum status check_matrix(const struct yaml *yaml, const struct yaml_node *matrix) {
-    static const char *const keys[] = {"model",   "mesh",    "layout",    "dtype",     "precision",
-                                       "slots",   "tenants", "trainable", "optimizer", "clip",
-                                       "batches", "script",  "zero",      "limit",     NULL};
+    static const char *const keys[] = {"model",  "mesh",    "layout",    "dtype",     "precision", "fsdp",
+                                       "slots",  "tenants", "trainable", "optimizer", "clip",      "batches",
+                                       "script", "zero",    "limit",     NULL};
     TRY(yaml_expect(yaml, matrix, YAML_MAP, "matrix"));
     TRY(yaml_known(yaml, matrix, "matrix", keys));
     if (matrix->count > MATRIX_MAX_KEYS)

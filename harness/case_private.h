@@ -55,6 +55,10 @@ enum status case_read_golden(struct case_reader *reader);
 /* mesh and layout, held against the model. */
 enum status case_read_mesh(struct case_reader *reader);
 enum status case_read_layout(struct case_reader *reader);
+/* After the layout. */
+enum status case_read_fsdp(struct case_reader *reader);
+/* After the slots: every tensor has a place; a refusal stands at the layout's line, or at the key of `fsdp`. */
+enum status case_check_places(const struct case_reader *reader);
 enum status case_read_expect(struct case_reader *reader);
 
 /* Fills reader->one from the variant, or finds it unwanted. */

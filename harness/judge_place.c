@@ -189,8 +189,8 @@ static enum form param_form(const struct point *point) {
     }
 }
 
-static enum status param_line(struct line *out, const struct places *places, const struct param *param, int tensor,
-                              enum form form) {
+static enum status param_placed(struct placed *out, const struct places *places, const struct param *param,
+                                int tensor) {
     char name[PARAM_NAME_MAX + 16], axes[PLACE_TEXT];
     int64_t shape[LINE_MAX_DIMS] = {0};
     int ndim = param->ndim;
@@ -206,12 +206,27 @@ static enum status param_line(struct line *out, const struct places *places, con
         slot_axes(param, tensor == TENSOR_B, axes, sizeof axes);
         slot_shape(param, tensor == TENSOR_B, places->job->max_rank, shape);
     }
+    return sharding_place(out, places->mesh, places->layout, places->job->fsdp.expert_dim, name, ndim, shape, axes,
+                          param->expert);
+}
+
+static enum status param_line(struct line *out, const struct places *places, const struct param *param, int tensor,
+                              enum form form) {
     struct placed placed = {0};
-    TRY(sharding_place(&placed, places->mesh, places->layout, name, ndim, shape, axes, param->expert));
+    TRY(param_placed(&placed, places, param, tensor));
     *out = form == FORM_STORED ? placed.line : placed.gathered;
     if (form == FORM_OWED)
         owe(out, placed.owed_axes, places->mesh);
     return STATUS_OK;
+}
+
+/* Ranks of the gather; a mesh axis of size 1 is not among its axes. */
+static int gather_size(const struct placed *placed, const struct mesh *mesh) {
+    int size = 1;
+    for (int axis = 0; axis < mesh->axes; axis++)
+        if (placed->gather_axes >> axis & 1)
+            size *= mesh->size[axis];
+    return size;
 }
 
 enum status places_check(const struct places *places) {
@@ -219,10 +234,17 @@ enum status places_check(const struct places *places) {
     for (int i = 0; i < inventory->count; i++) {
         const struct param *param = &inventory->params[i];
         bool slots = job_targets(places->job, param);
-        struct line line;
-        for (int tensor = TENSOR_WEIGHT; tensor < TENSORS; tensor++)
-            if (tensor == TENSOR_WEIGHT ? param->alias < 0 : slots)
-                TRY(param_line(&line, places, param, tensor, FORM_STORED));
+        int block = places->job->fsdp.reshard_group;
+        for (int tensor = TENSOR_WEIGHT; tensor < TENSORS; tensor++) {
+            struct placed placed;
+            if (tensor == TENSOR_WEIGHT ? param->alias >= 0 : !slots)
+                continue;
+            TRY(param_placed(&placed, places, param, tensor));
+            int size = gather_size(&placed, places->mesh);
+            if (block > 0 && size > 1 && size % block != 0)
+                return status_fail(STATUS_INPUT, "reshard_after_forward %d does not divide the %d ranks that gather %s",
+                                   block, size, param->name);
+        }
     }
     return STATUS_OK;
 }

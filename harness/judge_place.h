@@ -44,7 +44,8 @@ enum status places_make(struct places *out, const struct job *job, const struct 
                         const struct layout_file *layout);
 void places_free(struct places *places); /* accepts {0} */
 
-/* Every parameter and every slot tensor finds its place; else STATUS_INPUT that names the layout file's line. */
+/* Every parameter and every slot tensor finds its place, and smaller groups of job->fsdp divide its gather; else
+ * STATUS_INPUT (which names a layout file's line). */
 enum status places_check(const struct places *places);
 
 /* The place of a point whose whole shape is given; not for exchanged rows. Borrowed from the cache. */

@@ -176,6 +176,25 @@ static const char *precision_text(const struct job *job) {
     return job->dtype != DTYPE_BF16 ? "" : job->no_master ? " without master copies" : " with float32 master copies";
 }
 
+/* What differs from the defaults. */
+static void print_fsdp(const struct fsdp_options *fsdp) {
+    if (!fsdp->experts_apart && !fsdp->recompute && !fsdp->keep_gathered && !fsdp->reshard_group &&
+        fsdp->expert_dim == EXPERT_DIM_AUTO)
+        return;
+    printf("    fsdp");
+    if (fsdp->experts_apart)
+        printf(", experts are units of their own");
+    if (fsdp->keep_gathered)
+        printf(", units stay gathered after forward");
+    if (fsdp->reshard_group)
+        printf(", groups of %d keep units after forward", fsdp->reshard_group);
+    if (fsdp->recompute)
+        printf(", backward recomputes");
+    if (fsdp->expert_dim != EXPERT_DIM_AUTO)
+        printf(", experts are cut on dim %d", fsdp->expert_dim == EXPERT_DIM_1);
+    printf("\n");
+}
+
 static void print_case(const struct test_case *one) {
     const struct job *job = &one->job;
     const struct model_config *config = checkpoint_config(job->model);
@@ -187,6 +206,7 @@ static void print_case(const struct test_case *one) {
            (long long)config->layers, (long long)config->experts, (long long)config->hidden);
     printf("    mesh %s, world %d, %s%s, layout %s\n", mesh_text(mesh, sizeof mesh, &one->mesh), mesh_world(&one->mesh),
            dtype_word(job->dtype), precision_text(job), one->layout ? one->layout->path : "built in");
+    print_fsdp(&job->fsdp);
     printf("    slots %d of rank %lld%s, limit %g s\n", job->slots, (long long)job->max_rank,
            job->beyond_nan ? ", NaN beyond a tenant's rank" : "", one->limit);
     print_training(job);

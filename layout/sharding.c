@@ -25,19 +25,26 @@ static void add_cut(struct line_cuts *cuts, int mesh_axis) {
         cuts->cut[cuts->count++] = (struct line_cut){.axes = 1, .axis = {mesh_axis}};
 }
 
-/* expert[ep] (half inter)[fsdp] hidden; expert[ep,fsdp] ... where fsdp does not divide dim 1. */
-static void cut_experts(struct line *line, const struct mesh *mesh, int ndim, const int64_t *shape) {
+/* expert[ep] (half inter)[fsdp] hidden; expert[ep,fsdp] ... where fsdp does not divide dim 1, or dim 0 is asked for. */
+static enum status cut_experts(struct line *line, const struct mesh *mesh, enum expert_dim dim, const char *tensor,
+                               int ndim, const int64_t *shape) {
     struct line_cuts *experts = &line->dim[0].axis[0].cuts;
-    bool divides = ndim > 1 && shape[1] % mesh_axis_size(mesh, "fsdp") == 0;
+    int fsdp = mesh_axis_size(mesh, "fsdp");
+    bool divides = ndim > 1 && shape[1] % fsdp == 0;
+    if (dim == EXPERT_DIM_1 && !divides)
+        return status_fail(STATUS_INPUT, "%s: fsdp = %d does not divide dim 1 of size %lld", tensor, fsdp,
+                           ndim > 1 ? (long long)shape[1] : 0);
     add_cut(experts, mesh_axis(mesh, "ep"));
-    add_cut(divides ? cuts_of_dim(&line->dim[1]) : experts, mesh_axis(mesh, "fsdp"));
+    add_cut(divides && dim != EXPERT_DIM_0 ? cuts_of_dim(&line->dim[1]) : experts, mesh_axis(mesh, "fsdp"));
+    return STATUS_OK;
 }
 
-/* out[ep*fsdp] in: one cut over the whole world in mesh order. */
+/* out[ep*fsdp] in: one cut over the whole world in mesh order; replicas hold the same. */
 static void cut_by_world(struct line *line, const struct mesh *mesh) {
-    struct line_cut world = {.axes = mesh->axes};
+    struct line_cut world = {0};
     for (int axis = 0; axis < mesh->axes; axis++)
-        world.axis[axis] = axis;
+        if (axis != mesh_axis(mesh, "replicate"))
+            world.axis[world.axes++] = axis;
     if (line->dims > 0 && world.axes > 0)
         *cuts_of_dim(&line->dim[0]) = (struct line_cuts){.count = 1, .cut = {world}};
 }
@@ -132,7 +139,8 @@ static void derive_gather(struct placed *out, const struct mesh *mesh, bool expe
 }
 
 enum status sharding_place(struct placed *out, const struct mesh *mesh, const struct layout_file *file,
-                           const char *tensor, int ndim, const int64_t *shape, const char *axes, bool expert) {
+                           enum expert_dim expert_dim, const char *tensor, int ndim, const int64_t *shape,
+                           const char *axes, bool expert) {
     struct line model;
     int ep = mesh_axis_size(mesh, "ep");
     *out = (struct placed){0};
@@ -144,7 +152,7 @@ enum status sharding_place(struct placed *out, const struct mesh *mesh, const st
     } else {
         out->line = model;
         if (expert)
-            cut_experts(&out->line, mesh, ndim, shape);
+            TRY(cut_experts(&out->line, mesh, expert_dim, tensor, ndim, shape));
         else
             cut_by_world(&out->line, mesh);
     }

@@ -2,14 +2,15 @@
  *
  * Built in: EP cuts packed experts (and their slots) into contiguous blocks, FSDP2 the local experts over `fsdp`: on
  * dim 1 where that dim divides, else on dim 0 (`expert[ep,fsdp]`, pieces may be empty), tensor by tensor; everything
- * else on dim 0 over the whole world in mesh order (`out[ep*fsdp] in`). Slot tensors are [E,R,in] and [E,out,R], or
- * [R,in] and [out,R].
+ * else on dim 0 over the whole world in mesh order (`out[ep*fsdp] in`). A mesh axis `replicate` cuts nothing. Slot
+ * tensors are [E,R,in] and [E,out,R], or [R,in] and [out,R].
  *
  * A layout file may say otherwise as long as experts are cut by `ep` first and every other cut is undone by a gather
  * before use; else STATUS_INPUT with the line. */
 #ifndef LAYOUT_SHARDING_H
 #define LAYOUT_SHARDING_H
 
+#include "core/fsdp.h"
 #include "core/yaml.h"
 #include "layout/shard.h"
 
@@ -43,9 +44,11 @@ struct placed {
     unsigned owed_axes;   /* mesh axes over which a partial gradient is owed: all but the experts' `ep` */
 };
 
-/* `file` NULL: the built-in rule. `axes` are the tensor's logical axes without cuts ("expert (half inter) hidden"),
- * `expert` whether dim 0 is the expert axis of a packed tensor. */
+/* `file` NULL: the built-in rule, with `dim` for the experts (STATUS_INPUT where EXPERT_DIM_1 does not divide). `axes`
+ * are the tensor's logical axes without cuts ("expert (half inter) hidden"), `expert` whether dim 0 is the expert axis
+ * of a packed tensor. */
 enum status sharding_place(struct placed *out, const struct mesh *mesh, const struct layout_file *file,
-                           const char *tensor, int ndim, const int64_t *shape, const char *axes, bool expert);
+                           enum expert_dim expert_dim, const char *tensor, int ndim, const int64_t *shape,
+                           const char *axes, bool expert);
 
 #endif

@@ -149,7 +149,7 @@ done:
 }
 
 static enum status decoder_layer(struct walk *walk, int layer) {
-    TRY(walk_gather(walk, layer + 1, PHASE_REGATHER));
+    TRY(walk_regather(walk, layer + 1));
     if (walk->reference->config->sparse[layer]) {
         TRY(experts(walk, layer));
         TRY(route(walk, layer));
@@ -169,7 +169,7 @@ static enum status head(struct walk *walk) {
     struct value *grad = walk->gradient;
     int last = (int)walk->reference->config->layers - 1, layer = -1;
     const struct value *hidden = last >= 0 ? &walk_layer(walk, last)[ACT_LAYER] : &act[ACT_EMBED];
-    TRY(walk_gather(walk, 0, PHASE_REGATHER));
+    TRY(walk_regather(walk, 0));
     POINT(ACT_HEAD, value_loss_gradient(m, &act[ACT_HEAD], &act[ACT_LOGSUMEXP], &act[ACT_LABELS], &grad[ACT_HEAD]));
     POINT(ACT_NORM, through(walk, PARAM_HEAD, -1, &grad[ACT_HEAD], &grad[ACT_NORM]));
     TRY(gradient_linear(walk, PARAM_HEAD, PARAM_KINDS, -1, &grad[ACT_HEAD], &act[ACT_NORM]));

@@ -145,7 +145,7 @@ static enum status decoder_layer(struct walk *walk, int layer, const struct valu
         TRY(dense_mlp(walk, layer));
     }
     POINT(ACT_LAYER, value_add(&walk->arithmetic, &act[ACT_RESIDUAL], &act[ACT_MLP], &act[ACT_LAYER]));
-    walk_release(walk, layer + 1);
+    walk_reshard(walk, layer + 1);
     return STATUS_OK;
 }
 
@@ -179,6 +179,6 @@ enum status walk_forward(struct walk *walk) {
         hidden = &walk_layer(walk, layer)[ACT_LAYER];
     }
     TRY(head(walk, hidden));
-    walk_release(walk, 0);
+    walk_reshard(walk, 0);
     return STATUS_OK;
 }

@@ -167,6 +167,15 @@ void walk_release(struct walk *walk, int unit) {
     }
 }
 
+void walk_reshard(struct walk *walk, int unit) {
+    if (!walk->reference->job->fsdp.keep_gathered)
+        walk_release(walk, unit);
+}
+
+enum status walk_regather(struct walk *walk, int unit) {
+    return walk->reference->job->fsdp.keep_gathered ? STATUS_OK : walk_gather(walk, unit, PHASE_REGATHER);
+}
+
 const struct value *walk_weight(const struct walk *walk, enum param_kind kind, int layer) {
     const struct param *param = walk_param(walk, kind, layer);
     if (!param)

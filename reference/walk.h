@@ -43,6 +43,9 @@ const struct adapter_target *walk_target(const struct walk *walk, const struct p
 /* Copies and emits a unit's parameters, then its deltas: phase GATHER (delta and merged) or REGATHER (remerged). */
 enum status walk_gather(struct walk *walk, int unit, enum phase phase);
 void walk_release(struct walk *walk, int unit);
+/* Between forward and backward: release and gather again, or neither where a run keeps its units gathered. */
+void walk_reshard(struct walk *walk, int unit);
+enum status walk_regather(struct walk *walk, int unit);
 /* What a linear map multiplies by: the merged weight where there is one. NULL for a parameter that the model lacks. */
 const struct value *walk_weight(const struct walk *walk, enum param_kind kind, int layer);
 

@@ -1,21 +1,9 @@
 /* The backward pass of the SUM of token losses: no count and no world size in it. Order and records as core/points.h
  * has them; a weight's own gradient stands at the place of its linear map, a norm's behind its input's. */
 #include "sharded/chain.h"
-#include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
 #include "sharded/state.h"
-
-/* Gathers a unit again and makes the merged weights again. */
-static enum status reopen_unit(struct pass *pass, int unit) {
-    TRY(fsdp_unit_gather(pass->subject, unit, PHASE_REGATHER, pass->micro));
-    return linear_merge_unit(pass->subject, unit, PART_REMERGED, pass->micro);
-}
-
-static enum status close_unit(struct pass *pass, int unit) {
-    fsdp_unit_reshard(pass->subject, unit);
-    return fsdp_unit_reduce(pass->subject, unit, pass->micro);
-}
 
 /* ---- building blocks */
 
@@ -199,8 +187,13 @@ done:
 }
 
 static enum status sparse_backward(struct pass *pass, int layer) {
+    const struct unit rest = pass_unit(pass, layer, UNIT_REST), experts = pass_unit(pass, layer, UNIT_EXPERTS);
+    TRY(pass_open(pass, experts, PHASE_REGATHER));
     TRY(combine_backward(pass, layer));
     TRY(experts_backward(pass, layer));
+    if (experts.part == UNIT_EXPERTS)
+        TRY(pass_close(pass, experts));
+    TRY(pass_open(pass, rest, PHASE_REGATHER));
     TRY(dispatch_backward(pass, layer));
     TRY(router_backward(pass, layer));
     return sparse_input(pass, layer);
@@ -217,6 +210,7 @@ static enum status dense_backward(struct pass *pass, int layer) {
     const int64_t width = pass->extent[EXTENT_F];
     const struct map_back maps[] = {{PARAM_MLP_GATE, ACT_MLP_GATE}, {PARAM_MLP_UP, ACT_MLP_UP}};
     void *hidden, *gate, *up;
+    TRY(pass_open(pass, pass_unit(pass, layer, UNIT_REST), PHASE_REGATHER));
     TRY(gradient_make(pass, layer, ACT_MLP_HIDDEN, &hidden));
     linear_backward(subject, down, &rows, dy, hidden, subject->dtype, false);
     TRY(gradient_record(pass, layer, ACT_MLP_HIDDEN));
@@ -325,7 +319,8 @@ static enum status layer_backward(struct pass *pass, int layer) {
     const struct norm first = {PARAM_INPUT_NORM, ACT_INPUT_NORM_SCALE, ACT_INPUT_NORM, rows, hidden};
     const struct place_in_flow input = input_of(layer);
     void *residual, *x;
-    TRY(reopen_unit(pass, layer + 1));
+    if (pass->subject->job->fsdp.recompute)
+        TRY(pass_recompute(pass, layer));
     if (pass->subject->config->sparse[layer])
         TRY(sparse_backward(pass, layer));
     else
@@ -340,7 +335,7 @@ static enum status layer_backward(struct pass *pass, int layer) {
     norm_backward(pass, layer, &first, value_of(pass, input.layer, input.activation), residual, x);
     TRY(gradient_record(pass, input.layer, input.activation));
     TRY(norm_gradient(pass, layer, &first, value_of(pass, input.layer, input.activation)));
-    TRY(close_unit(pass, layer + 1));
+    TRY(pass_close(pass, pass_unit(pass, layer, UNIT_REST)));
     pass_free_layer(pass, layer);
     return STATUS_OK;
 }
@@ -381,10 +376,10 @@ static enum status embed_backward(struct pass *pass) {
 }
 
 enum status pass_backward(struct pass *pass) {
-    TRY(reopen_unit(pass, 0));
+    TRY(pass_open(pass, UNIT_ROOT, PHASE_REGATHER));
     TRY(head_backward(pass));
     for (int layer = (int)pass->subject->config->layers - 1; layer >= 0; layer--)
         TRY(layer_backward(pass, layer));
     TRY(embed_backward(pass));
-    return close_unit(pass, 0);
+    return pass_close(pass, UNIT_ROOT);
 }

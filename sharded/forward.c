@@ -1,16 +1,9 @@
 /* The forward pass of one micro-batch on one rank: formulas as in ops.h, order and records as core/points.h has them.
  */
 #include "sharded/chain.h"
-#include "sharded/fsdp.h"
 #include "sharded/pass.h"
 #include "sharded/record.h"
 #include "sharded/state.h"
-
-/* Gathers a unit and merges the acting tenant's deltas. */
-static enum status open_unit(struct pass *pass, int unit) {
-    TRY(fsdp_unit_gather(pass->subject, unit, PHASE_GATHER, pass->micro));
-    return linear_merge_unit(pass->subject, unit, PART_MERGED, pass->micro);
-}
 
 /* ---- building blocks */
 
@@ -192,10 +185,15 @@ static enum status combine(struct pass *pass, int layer) {
     return value_record(pass, layer, ACT_MLP);
 }
 
-static enum status sparse_forward(struct pass *pass, int layer) {
+static enum status sparse_forward(struct pass *pass, int layer, enum phase gather) {
+    const struct unit rest = pass_unit(pass, layer, UNIT_REST), experts = pass_unit(pass, layer, UNIT_EXPERTS);
     TRY(choose_experts(pass, layer));
     TRY(dispatch(pass, layer));
+    if (experts.part == UNIT_EXPERTS)
+        TRY(pass_leave(pass, rest));
+    TRY(pass_open(pass, experts, gather));
     TRY(experts_forward(pass, layer));
+    TRY(pass_leave(pass, experts));
     return combine(pass, layer);
 }
 
@@ -217,20 +215,34 @@ static enum status dense_forward(struct pass *pass, int layer) {
 
 /* ---- the whole */
 
-static enum status layer_forward(struct pass *pass, int layer, const void *x) {
+/* All but the layer's output. `gather`: the phase of the gathers. */
+static enum status layer_inside(struct pass *pass, int layer, const void *x, enum phase gather) {
     const struct norm post = {PARAM_POST_NORM, ACT_POST_NORM_SCALE, ACT_POST_NORM, pass->extent[EXTENT_N],
                               pass->extent[EXTENT_H]};
-    TRY(open_unit(pass, layer + 1));
+    TRY(pass_open(pass, pass_unit(pass, layer, UNIT_REST), gather));
     TRY(attention_forward(pass, layer, x));
-    const void *residual = value_of(pass, layer, ACT_RESIDUAL);
-    TRY(norm_forward(pass, layer, &post, residual));
+    TRY(norm_forward(pass, layer, &post, value_of(pass, layer, ACT_RESIDUAL)));
     if (pass->subject->config->sparse[layer])
-        TRY(sparse_forward(pass, layer));
+        TRY(sparse_forward(pass, layer, gather));
     else
         TRY(dense_forward(pass, layer));
-    TRY(add_forward(pass, layer, ACT_LAYER, residual, value_of(pass, layer, ACT_MLP)));
-    fsdp_unit_reshard(pass->subject, layer + 1);
+    return pass_leave(pass, pass_unit(pass, layer, UNIT_REST));
+}
+
+static enum status layer_forward(struct pass *pass, int layer, const void *x) {
+    TRY(layer_inside(pass, layer, x, PHASE_GATHER));
+    TRY(add_forward(pass, layer, ACT_LAYER, value_of(pass, layer, ACT_RESIDUAL), value_of(pass, layer, ACT_MLP)));
+    if (pass->trains && pass->subject->job->fsdp.recompute)
+        pass_drop_layer(pass, layer);
     return STATUS_OK;
+}
+
+enum status pass_recompute(struct pass *pass, int layer) {
+    const void *x = layer > 0 ? value_of(pass, layer - 1, ACT_LAYER) : value_of(pass, OUTSIDE, ACT_EMBED);
+    pass->recomputing = true;
+    enum status status = layer_inside(pass, layer, x, PHASE_REGATHER);
+    pass->recomputing = false;
+    return status;
 }
 
 static enum status inputs(struct pass *pass) {
@@ -278,7 +290,7 @@ enum status pass_forward(struct pass *pass) {
     const struct norm last = {PARAM_NORM, ACT_NORM_SCALE, ACT_NORM, pass->extent[EXTENT_N], pass->extent[EXTENT_H]};
     const void *x;
     TRY(inputs(pass));
-    TRY(open_unit(pass, 0));
+    TRY(pass_open(pass, UNIT_ROOT, PHASE_GATHER));
     TRY(embed(pass));
     x = value_of(pass, OUTSIDE, ACT_EMBED);
     for (int layer = 0; layer < pass->subject->config->layers; layer++) {
@@ -287,6 +299,6 @@ enum status pass_forward(struct pass *pass) {
     }
     TRY(norm_forward(pass, OUTSIDE, &last, x));
     TRY(project(pass, OUTSIDE, PARAM_HEAD, NO_BIAS, value_of(pass, OUTSIDE, ACT_NORM), ACT_HEAD));
-    fsdp_unit_reshard(pass->subject, 0);
+    TRY(pass_leave(pass, UNIT_ROOT));
     return losses(pass);
 }

@@ -3,7 +3,6 @@
 #include "sharded/record.h"
 #include "sharded/state.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- one collective per set of mesh axes */
@@ -180,13 +179,6 @@ enum status fsdp_reduce(struct subject *subject, const char *what, const struct 
 
 /* ---- units */
 
-#define UNIT_NAME_MAX 64
-
-static const char *unit_name(char *out, int unit) {
-    snprintf(out, UNIT_NAME_MAX, unit == 0 ? "model" : "model.layers.%d", unit - 1);
-    return out;
-}
-
 struct transfers {
     int count;
     struct transfer *item;
@@ -200,37 +192,49 @@ static enum status transfers_make(const struct subject *subject, struct transfer
     return STATUS_OK;
 }
 
+/* From the shards, or from the pieces that forward left. What is gathered already is left as it is. */
 static enum status transfers_add(const struct subject *subject, struct transfers *list, const struct place *place,
-                                 const struct tensor *shard, struct tensor *used) {
+                                 const struct tensor *shard, const struct tensor *kept, struct tensor *used) {
+    if (used->data)
+        return STATUS_OK;
     TRY(device_make(subject->ops, used, subject->dtype, place->used.ndim, place->used.shape));
-    list->item[list->count++] = (struct transfer){&place->gather, shard->data, used->data};
+    list->item[list->count++] = kept->data ? (struct transfer){&place->kept, kept->data, used->data}
+                                           : (struct transfer){&place->gather, shard->data, used->data};
     return STATUS_OK;
 }
 
+/* The slot that a gather takes a factor from: the acting one, also where backward recomputes. */
+static int gathered_slot(const struct subject *subject, struct unit unit, enum phase phase, int which) {
+    bool recomputes = subject->job->fsdp.recompute && phase == PHASE_REGATHER && unit.number > 0;
+    int shift = which == FACTOR_B ? subject->rules->b_slot_shift : 0;
+    if (recomputes)
+        shift += subject->rules->recompute_slot_shift;
+    return (subject->slots.acting + shift) % subject->job->slots;
+}
+
 /* The unit's tensors, with memory for their gathered forms. */
-static enum status unit_list(struct subject *subject, int unit, struct transfers *list) {
+static enum status unit_list(struct subject *subject, struct unit unit, enum phase phase, struct transfers *list) {
     for (int i = 0; i < subject->inventory->count; i++) {
         const struct param *param = &subject->inventory->params[i];
         struct weight *weight = &subject->store.weight[i];
-        if (param->unit != unit)
+        if (!unit_holds(unit, param))
             continue;
         if (param->alias < 0)
-            TRY(transfers_add(subject, list, &weight->place, &weight->shard, &weight->used));
+            TRY(transfers_add(subject, list, &weight->place, &weight->shard, &weight->kept, &weight->used));
         for (int which = 0; slots_adapter(subject, param) && which < FACTORS; which++) {
             struct factor *factor = &weight->target->factor[which];
-            int shift = which == FACTOR_B ? subject->rules->b_slot_shift : 0;
-            int slot = (subject->slots.acting + shift) % subject->job->slots;
-            TRY(transfers_add(subject, list, &factor->place, &factor->slot[slot], &factor->used));
+            int slot = gathered_slot(subject, unit, phase, which);
+            TRY(transfers_add(subject, list, &factor->place, &factor->slot[slot], &factor->kept, &factor->used));
         }
     }
     return STATUS_OK;
 }
 
-static enum status unit_record(const struct subject *subject, int unit, enum phase phase, int micro) {
+static enum status unit_record(const struct subject *subject, struct unit unit, enum phase phase, int micro) {
     for (int i = 0; i < subject->inventory->count; i++) {
         const struct param *param = &subject->inventory->params[i];
         const struct weight *weight = &subject->store.weight[i];
-        if (param->unit != unit)
+        if (!unit_holds(unit, param))
             continue;
         if (param->alias < 0)
             TRY(record_param(subject, phase, micro, param, PART_WEIGHT, &weight->used));
@@ -240,12 +244,12 @@ static enum status unit_record(const struct subject *subject, int unit, enum pha
     return STATUS_OK;
 }
 
-enum status fsdp_unit_gather(struct subject *subject, int unit, enum phase phase, int micro) {
+enum status fsdp_unit_gather(struct subject *subject, struct unit unit, enum phase phase, int micro) {
     enum status status = STATUS_OK;
     struct transfers list;
     char name[UNIT_NAME_MAX];
     TRY(transfers_make(subject, &list));
-    TRY_DONE(unit_list(subject, unit, &list));
+    TRY_DONE(unit_list(subject, unit, phase, &list));
     TRY_DONE(
         fsdp_gather(subject, unit_name(name, unit), subject->precision.store, subject->dtype, list.item, list.count));
     TRY_DONE(unit_record(subject, unit, phase, micro));
@@ -254,32 +258,77 @@ done:
     return status;
 }
 
-void fsdp_unit_reshard(struct subject *subject, int unit) {
+static void used_free(const struct subject *subject, const struct param *param, struct tensor *used) {
+    if (!(subject->rules->experts_stay && param->expert))
+        device_free(subject->ops, used);
+}
+
+void fsdp_unit_reshard(struct subject *subject, struct unit unit) {
     for (int i = 0; i < subject->inventory->count; i++) {
+        const struct param *param = &subject->inventory->params[i];
         struct weight *weight = &subject->store.weight[i];
-        if (subject->inventory->params[i].unit != unit)
+        if (!unit_holds(unit, param))
             continue;
         device_free(subject->ops, &weight->merged);
-        device_free(subject->ops, &weight->used);
-        for (int which = 0; weight->target && which < FACTORS; which++)
-            device_free(subject->ops, &weight->target->factor[which].used);
+        device_free(subject->ops, &weight->kept);
+        used_free(subject, param, &weight->used);
+        for (int which = 0; weight->target && which < FACTORS; which++) {
+            device_free(subject->ops, &weight->target->factor[which].kept);
+            used_free(subject, param, &weight->target->factor[which].used);
+        }
     }
 }
 
-enum status fsdp_unit_reduce(struct subject *subject, int unit, int micro) {
+/* This rank's piece of a gathered tensor, if a group of N is to keep it; in the type of shards, which loses nothing (it
+ * is the gathered one or wider). */
+static enum status piece_keep(const struct subject *subject, const struct place *place, const struct tensor *used,
+                              struct tensor *kept) {
+    struct tensor cut = {0};
+    if (!used->data || place->kept.size == 0)
+        return STATUS_OK;
+    TRY(device_make(subject->ops, kept, subject->precision.store, 1, &place->kept.block));
+    TRY(device_make(subject->ops, &cut, subject->dtype, 1, &place->kept.block));
+    piece_cut(subject, subject->dtype, &place->kept.piece[place->kept.held], used->data, cut.data);
+    subject->ops->convert(place->kept.block, subject->precision.store, kept->data, subject->dtype, cut.data);
+    device_free(subject->ops, &cut);
+    return STATUS_OK;
+}
+
+enum status fsdp_unit_narrow(struct subject *subject, struct unit unit) {
+    for (int i = 0; i < subject->inventory->count; i++) {
+        const struct param *param = &subject->inventory->params[i];
+        struct weight *weight = &subject->store.weight[i];
+        if (!unit_holds(unit, param))
+            continue;
+        device_free(subject->ops, &weight->merged);
+        TRY(piece_keep(subject, &weight->place, &weight->used, &weight->kept));
+        used_free(subject, param, &weight->used);
+        for (int which = 0; weight->target && which < FACTORS; which++) {
+            struct factor *factor = &weight->target->factor[which];
+            TRY(piece_keep(subject, &factor->place, &factor->used, &factor->kept));
+            used_free(subject, param, &factor->used);
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status fsdp_unit_reduce(struct subject *subject, struct unit unit, int micro) {
     enum status status = STATUS_OK;
     struct transfers list;
     char name[UNIT_NAME_MAX];
     int slot = subject->slots.acting;
-    struct training_walk walk = training_of(subject, slot, unit);
+    struct training_walk walk = training_of(subject, slot, unit.number);
     struct training training;
     TRY(transfers_make(subject, &list));
     while (training_next(&walk, &training))
-        list.item[list.count++] = (struct transfer){&training.place->reduce, training.trained->progress[slot].sum.data,
-                                                    training.trained->partial.data};
+        if (unit_holds(unit, training.param))
+            list.item[list.count++] = (struct transfer){
+                &training.place->reduce, training.trained->progress[slot].sum.data, training.trained->partial.data};
     TRY_DONE(fsdp_reduce(subject, unit_name(name, unit), list.item, list.count));
-    walk = training_of(subject, slot, unit);
+    walk = training_of(subject, slot, unit.number);
     while (training_next(&walk, &training)) {
+        if (!unit_holds(unit, training.param))
+            continue;
         device_free(subject->ops, &training.trained->partial);
         TRY_DONE(record_param(subject, PHASE_GRAD, micro, training.param, training.part,
                               &training.trained->progress[slot].sum));

@@ -116,10 +116,10 @@ done:
     return status;
 }
 
-enum status linear_merge_unit(struct subject *subject, int unit, enum part part, int micro) {
+enum status linear_merge_unit(struct subject *subject, struct unit unit, enum part part, int micro) {
     for (int i = 0; i < subject->inventory->count; i++) {
         const struct param *param = &subject->inventory->params[i];
-        if (param->unit == unit && slots_adapter(subject, param))
+        if (unit_holds(unit, param) && slots_adapter(subject, param))
             TRY(merge(subject, param, part, micro));
     }
     return STATUS_OK;

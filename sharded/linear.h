@@ -5,6 +5,7 @@
 #define SHARDED_LINEAR_H
 
 #include "core/points.h"
+#include "sharded/unit.h"
 
 struct subject;
 
@@ -15,7 +16,7 @@ struct blocks { /* rows begin[e] .. begin[e+1]-1 belong to expert e; a plain wei
 
 /* W + D of every parameter of a gathered unit that the acting tenant adapts; records D and W + D (PART_MERGED), or W +
  * D alone (PART_REMERGED). */
-enum status linear_merge_unit(struct subject *subject, int unit, enum part part, int micro);
+enum status linear_merge_unit(struct subject *subject, struct unit unit, enum part part, int micro);
 
 /* y = x W^T, y in the type `to`. */
 void linear_forward(const struct subject *subject, const struct param *param, const struct blocks *blocks,

@@ -129,6 +129,8 @@ static enum status activation_record(const struct pass *pass, enum phase phase, 
 }
 
 enum status value_record(const struct pass *pass, int layer, enum activation activation) {
+    if (pass->recomputing)
+        return STATUS_OK;
     return activation_record(pass, PHASE_FORWARD, layer, activation, &pass_tape(pass, layer)->value[activation]);
 }
 
@@ -180,10 +182,10 @@ static int64_t labels_counted(const int64_t *labels, int64_t sequences, int64_t 
     return counted;
 }
 
-enum status pass_make(struct pass *out, struct subject *subject, const struct micro_batch *batch) {
+enum status pass_make(struct pass *out, struct subject *subject, const struct micro_batch *batch, bool trains) {
     int64_t first, sequences;
     void *ids, *labels, *tape;
-    *out = (struct pass){.subject = subject, .micro = batch->number};
+    *out = (struct pass){.subject = subject, .micro = batch->number, .trains = trains};
     chunk_range(batch->sequences, subject->world, subject->rank, false, &first, &sequences);
     extents_fill(out->extent, subject->config, sequences, batch->tokens);
     int64_t rows = out->extent[EXTENT_N];
@@ -212,6 +214,14 @@ static void tape_free(const struct ops *ops, struct tape *tape) {
 
 void pass_free_layer(struct pass *pass, int layer) {
     tape_free(pass->subject->ops, pass_tape(pass, layer));
+}
+
+void pass_drop_layer(struct pass *pass, int layer) {
+    struct tape *tape = pass_tape(pass, layer);
+    struct tensor output = tape->value[ACT_LAYER];
+    tape->value[ACT_LAYER] = (struct tensor){0};
+    tape_free(pass->subject->ops, tape);
+    tape->value[ACT_LAYER] = output;
 }
 
 void pass_free(struct pass *pass) {

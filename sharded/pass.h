@@ -40,11 +40,14 @@ struct tape { /* of one layer, or of what lies outside the layers */
     struct tensor value[ACT_COUNT];
     struct tensor gradient[ACT_COUNT];
     struct route route;
+    bool open[UNIT_PARTS]; /* units of the layer that are gathered */
 };
 
 struct pass {
     struct subject *subject;
-    int micro; /* M */
+    int micro;        /* M */
+    bool trains;      /* backward follows */
+    bool recomputing; /* forward runs again for backward: its values are recorded already */
     int64_t extent[EXTENTS];
     int64_t whole[2];   /* {0, N}: all rows in one block */
     int64_t counted;    /* own labels that count */
@@ -52,14 +55,28 @@ struct pass {
     struct tensor loss; /* scalar: the sum of the own token losses */
 };
 
-/* Takes this rank's ids and labels. The caller calls pass_free also after a failure. */
-enum status pass_make(struct pass *out, struct subject *subject, const struct micro_batch *batch);
+/* `trains`: backward follows. Takes this rank's ids and labels. The caller calls pass_free also after a failure. */
+enum status pass_make(struct pass *out, struct subject *subject, const struct micro_batch *batch, bool trains);
 void pass_free(struct pass *pass);
 struct tape *pass_tape(const struct pass *pass, int layer);
 void pass_free_layer(struct pass *pass, int layer);
+/* Everything but what goes into the next layer. */
+void pass_drop_layer(struct pass *pass, int layer);
+
+/* A layer's unit (OUTSIDE: the root); where experts are no unit of their own, that is the whole layer's. */
+struct unit pass_unit(const struct pass *pass, int layer, enum unit_part part);
+/* Collective, unless the unit is open: gathers it (phase GATHER or REGATHER) and merges the acting tenant's deltas. */
+enum status pass_open(struct pass *pass, struct unit unit, enum phase phase);
+/* Forward has done with it: as job->fsdp says, it is resharded, kept by a smaller group, or stays. */
+enum status pass_leave(struct pass *pass, struct unit unit);
+/* Collective. Backward has done with it: resharded, its gradients reduced. A unit that is not open is closed. */
+enum status pass_close(struct pass *pass, struct unit unit);
 
 /* The forward pass with all its records. Collective. */
 enum status pass_forward(struct pass *pass);
+/* What forward makes of a layer, but for its output, again for backward, without a record; the layer's units are left
+ * open. Collective. */
+enum status pass_recompute(struct pass *pass, int layer);
 /* The backward pass of the sum of token losses, partial and reduced gradients included. Collective. */
 enum status pass_backward(struct pass *pass);
 

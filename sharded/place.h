@@ -17,6 +17,7 @@ struct peers {                /* the ranks of one gather or reduction, and each 
     unsigned axes;            /* mesh axes larger than 1 (mask) */
     struct comm_group *group; /* NULL: this rank alone */
     int size, self;
+    int held;            /* `kept`: number of the piece that this rank keeps: self */
     int64_t block;       /* elements of the largest piece: what everybody's is padded to */
     struct moves *piece; /* [size] */
 };
@@ -26,6 +27,7 @@ struct place {
     struct shard shard;          /* own piece of the whole */
     struct shard used;           /* own gathered form, as a piece of the whole */
     struct peers gather, reduce; /* one and the same where both run along the same axes */
+    struct peers kept;           /* the group of N that keeps the gathered form after forward; size 0: there is none */
 };
 
 /* Collective (a group may be made). `shape` is the whole tensor's; `axes` and `expert` as in sharding_place. */
@@ -36,6 +38,7 @@ void place_free(const struct ops *ops, struct place *place);
 /* Groups of ranks by the mask of mesh axes they run along, made when first asked for. */
 struct groups {
     struct comm_group *by_axes[1 << MESH_MAX_AXES];
+    struct comm_group *blocks_by_axes[1 << MESH_MAX_AXES]; /* in blocks of job->fsdp.reshard_group */
 };
 
 /* Collective over the world the first time a mask is asked for. Mask 0 is no group. */

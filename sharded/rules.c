@@ -31,6 +31,10 @@ PLANT(export_b_plain_concat, export_b, "out (rank expert)[ep]")
 PLANT(ep_slice_off_by_one, ep_shift, 1)
 PLANT(fsdp_major_expert_order, ep_as_last_axis, true)
 PLANT(balanced_split, balanced_shards, true)
+PLANT(experts_unit_stale, experts_stay, true)
+PLANT(regather_misordered, kept_as_strided, true)
+PLANT(recompute_another_slot, recompute_slot_shift, 1)
+PLANT(replicas_not_summed, unsummed_axis, "replicate")
 PLANT(another_slots_tensor, b_slot_shift, 1)
 PLANT(slot_name_prefix, slot_named, begins_with)
 PLANT(slot_reset_first_rows, reset_first_rows, true)
@@ -89,6 +93,14 @@ const struct rule_fault rule_faults[] = {
     {"balanced_split",
      "Tensors other than experts are cut into pieces of nearly equal size instead of by torch.chunk's rule.",
      balanced_split},
+    {"experts_unit_stale", "Packed experts are not resharded: the next gather finds them gathered and moves nothing.",
+     experts_unit_stale},
+    {"regather_misordered",
+     "A rank of a smaller group keeps the piece that a strided group would give it, and the group gathers by blocks.",
+     regather_misordered},
+    {"recompute_another_slot", "Recomputation in backward gathers the factors of the slot behind the acting one.",
+     recompute_another_slot},
+    {"replicas_not_summed", "Gradients are summed over the shards of one replica alone.", replicas_not_summed},
     {"another_slots_tensor", "lora_B is gathered from the slot behind the acting one.", another_slots_tensor},
     {"slot_name_prefix",
      "A release resets every slot whose name begins with the released one's: lora_1 takes lora_10 along.",

@@ -20,6 +20,10 @@ struct rules {
     bool ep_as_last_axis; /* a rank's block is its number mod ep, not its coordinate: false */
     bool balanced_shards; /* tensors other than experts are cut by the balanced rule, not torch.chunk's: false */
 
+    /* units between their gathers */
+    bool experts_stay;    /* packed experts stay gathered, whoever acts or moves next: false */
+    bool kept_as_strided; /* a rank of a group of N keeps the piece of its place in a strided group: false */
+
     /* slots */
     int b_slot_shift; /* lora_B is gathered from the slot that many behind the acting one: 0 */
     bool (*slot_named)(const char *name, const char *wanted); /* whether a release of `wanted` resets slot `name` */
@@ -34,6 +38,7 @@ struct rules {
     bool delta_turned;         /* the delta is laid down as [in,out]: false */
     bool combine_unweighted;   /* experts' results are added without the router's weights: false */
     bool up_before_gate;       /* packed experts hold up in the first half: false */
+    int recompute_slot_shift;  /* recomputation gathers the slot that many behind the acting one: 0 */
     int label_lag;             /* logits t meet label t + 1 - label_lag: 0 */
     bool backward_counts_kept; /* rows go back to their sources in backward by the counts they came with: false */
 
@@ -41,9 +46,10 @@ struct rules {
     struct { /* tensors that match this glob are summed along this mesh axis alone: NULL, none do */
         const char *tensors, *axis; /* axis "": not summed at all */
     } narrow_sum;
-    bool reduce_means;     /* a reduction divides by its group's size: false */
-    bool reduce_in_bfloat; /* partial gradients are rounded to bfloat16 before they are summed: false */
-    int reduce_times;      /* how often a reduced gradient is added to the running sum: 1 */
+    const char *unsummed_axis; /* a mesh axis along which gradients are not summed: NULL */
+    bool reduce_means;         /* a reduction divides by its group's size: false */
+    bool reduce_in_bfloat;     /* partial gradients are rounded to bfloat16 before they are summed: false */
+    int reduce_times;          /* how often a reduced gradient is added to the running sum: 1 */
 
     /* the step */
     bool expert_divisor_world; /* expert gradients are divided once more by the world size: false */

@@ -62,6 +62,7 @@ static void factor_close(struct subject *subject, struct factor *factor) {
     const struct ops *ops = subject->ops;
     int slots = subject->job->slots;
     trained_close(ops, &factor->trained, slots);
+    device_free(ops, &factor->kept);
     device_free(ops, &factor->used);
     for (int slot = 0; factor->slot && slot < slots; slot++)
         device_free(ops, &factor->slot[slot]);

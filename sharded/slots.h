@@ -22,6 +22,7 @@ struct factor { /* A [E,R,in] or B [E,out,R] of one target ([R,in], [out,R] on a
     struct place place;
     struct tensor *slot; /* [slots] own shard of each */
     struct tensor used;  /* the acting slot's gathered form while the unit is gathered */
+    struct tensor kept;  /* as a weight's */
     struct trained trained;
 };
 

@@ -24,7 +24,7 @@ static enum status run_micro(struct subject *subject, const struct micro_batch *
                              struct window *window) {
     struct pass pass;
     enum status status = STATUS_OK;
-    TRY_DONE(pass_make(&pass, subject, batch));
+    TRY_DONE(pass_make(&pass, subject, batch, train));
     TRY_DONE(pass_forward(&pass));
     window->own += pass.counted;
     window->micros++;

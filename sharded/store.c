@@ -71,6 +71,7 @@ void store_close(struct subject *subject) {
         struct weight *weight = &subject->store.weight[i];
         trained_close(subject->ops, &weight->trained, subject->job->slots);
         device_free(subject->ops, &weight->merged);
+        device_free(subject->ops, &weight->kept);
         device_free(subject->ops, &weight->used);
         device_free(subject->ops, &weight->shard);
         place_free(subject->ops, &weight->place);

@@ -12,6 +12,7 @@ struct weight {
     struct place place;     /* an alias has none */
     struct tensor shard;    /* own piece; an alias has none */
     struct tensor used;     /* the gathered form while the unit is gathered */
+    struct tensor kept;     /* the own piece of `used` between forward and backward, if a group of N keeps it */
     struct tensor merged;   /* used + the acting tenant's delta, if that adapts the parameter */
     struct target *target;  /* its slots; NULL: no tenant adapts it */
     struct trained trained; /* an alias has none */

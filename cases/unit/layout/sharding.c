@@ -67,7 +67,8 @@ Test(sharding, the_built_in_rule) {
         struct mesh mesh = grid(rule->ep, rule->fsdp);
         struct placed placed;
         char text[128];
-        cr_assert_eq(sharding_place(&placed, &mesh, NULL, "t", rule->ndim, rule->shape, rule->axes, rule->expert),
+        cr_assert_eq(sharding_place(&placed, &mesh, NULL, EXPERT_DIM_AUTO, "t", rule->ndim, rule->shape, rule->axes,
+                                    rule->expert),
                      STATUS_OK, "%s", status_note());
         cr_assert_str_eq(line_text(text, sizeof text, &placed.line, &mesh), rule->line);
         cr_assert_str_eq(line_text(text, sizeof text, &placed.gathered, &mesh), rule->gathered);
@@ -80,7 +81,8 @@ static void expect_on(const struct mesh *mesh, bool expert, const char *want, un
                       unsigned owed_axes) {
     struct placed placed;
     char text[128];
-    cr_assert_eq(sharding_place(&placed, mesh, NULL, "t", 3, (int64_t[]){12, 28, 20}, GATE_UP, expert), STATUS_OK);
+    cr_assert_eq(sharding_place(&placed, mesh, NULL, EXPERT_DIM_AUTO, "t", 3, (int64_t[]){12, 28, 20}, GATE_UP, expert),
+                 STATUS_OK);
     cr_assert_str_eq(line_text(text, sizeof text, &placed.line, mesh), want);
     cr_assert_eq(placed.gather_axes, gather_axes);
     cr_assert_eq(placed.owed_axes, owed_axes);
@@ -97,11 +99,44 @@ Test(sharding, the_built_in_rule_on_other_meshes) {
     expect_on(&(struct mesh){0}, false, "expert (half inter) hidden", 0, 0);
 }
 
+/* A replica axis cuts nothing, and every gradient is owed over it. */
+Test(sharding, replicas) {
+    struct mesh mesh = {.axes = 3, .name = {"replicate", "ep", "fsdp"}, .size = {2, 2, 2}};
+    struct mesh alone = {.axes = 1, .name = {"replicate"}, .size = {3}};
+    expect_on(&mesh, true, "expert[ep] (half inter)[fsdp] hidden", 4, 5);
+    expect_on(&mesh, false, "expert[ep*fsdp] (half inter) hidden", 6, 7);
+    expect_on(&alone, true, "expert (half inter) hidden", 0, 1);
+    expect_on(&alone, false, "expert (half inter) hidden", 0, 1);
+}
+
+static void expect_dim(enum expert_dim dim, int fsdp, const char *want) {
+    struct mesh mesh = grid(2, fsdp);
+    struct placed placed;
+    char text[128];
+    cr_assert_eq(sharding_place(&placed, &mesh, NULL, dim, "t", 3, (int64_t[]){12, 28, 20}, GATE_UP, true), STATUS_OK);
+    cr_assert_str_eq(line_text(text, sizeof text, &placed.line, &mesh), want);
+    cr_assert_str_eq(line_text(text, sizeof text, &placed.gathered, &mesh), "expert[ep] (half inter) hidden");
+    cr_assert_eq(sharding_place(&placed, &mesh, NULL, dim, "t", 2, (int64_t[]){28, 20}, "out in", false), STATUS_OK);
+    cr_assert_str_eq(line_text(text, sizeof text, &placed.line, &mesh), "out[ep*fsdp] in");
+}
+
+Test(sharding, a_dim_of_the_experts_by_name) {
+    struct mesh mesh = grid(2, 3);
+    struct placed placed;
+    expect_dim(EXPERT_DIM_0, 2, "expert[ep,fsdp] (half inter) hidden");
+    expect_dim(EXPERT_DIM_0, 3, "expert[ep,fsdp] (half inter) hidden");
+    expect_dim(EXPERT_DIM_1, 4, "expert[ep] (half inter)[fsdp] hidden");
+    cr_assert_eq(sharding_place(&placed, &mesh, NULL, EXPERT_DIM_1, "w", 3, (int64_t[]){12, 28, 20}, GATE_UP, true),
+                 STATUS_INPUT);
+    cr_assert_str_eq(status_note(), "w: fsdp = 3 does not divide dim 1 of size 28");
+}
+
 /* 12 experts over ep 2 are 6 and 6; fsdp 5 takes chunks of ceil(6/5) = 2: 2 2 2 0 0. */
 Test(sharding, experts_cut_twice_leave_empty_pieces) {
     struct mesh mesh = grid(2, 5);
     struct placed placed;
-    cr_assert_eq(sharding_place(&placed, &mesh, NULL, "t", 3, (int64_t[]){12, 28, 20}, GATE_UP, true), STATUS_OK);
+    cr_assert_eq(sharding_place(&placed, &mesh, NULL, EXPERT_DIM_AUTO, "t", 3, (int64_t[]){12, 28, 20}, GATE_UP, true),
+                 STATUS_OK);
     for (int rank = 0; rank < 10; rank++) {
         struct shard shard;
         cr_assert_eq(shard_make(&shard, &placed.line, &mesh, rank), STATUS_OK);
@@ -116,7 +151,8 @@ Test(sharding, experts_cut_twice_leave_empty_pieces) {
 Test(sharding, ep_must_divide_the_experts) {
     struct mesh mesh = grid(5, 1);
     struct placed placed;
-    cr_assert_eq(sharding_place(&placed, &mesh, NULL, "w", 3, (int64_t[]){12, 28, 20}, GATE_UP, true), STATUS_INPUT);
+    cr_assert_eq(sharding_place(&placed, &mesh, NULL, EXPERT_DIM_AUTO, "w", 3, (int64_t[]){12, 28, 20}, GATE_UP, true),
+                 STATUS_INPUT);
     cr_assert_str_eq(status_note(), "w: ep = 5 does not divide 12 experts");
 }
 
@@ -131,7 +167,7 @@ static enum status place_by(const char *line, struct placed *out, const struct m
     struct layout_rule rule = {(char *)"*.w", (char *)line, 7};
     struct layout_file file = file_of(&rule, sizes, size);
     status_clear();
-    return sharding_place(out, mesh, &file, "a.w", 3, (int64_t[]){12, 28, 20}, GATE_UP, expert);
+    return sharding_place(out, mesh, &file, EXPERT_DIM_AUTO, "a.w", 3, (int64_t[]){12, 28, 20}, GATE_UP, expert);
 }
 
 struct allowed {
@@ -232,6 +268,7 @@ Test(sharding, a_tensor_without_a_line_is_refused) {
     struct layout_rule rule = {(char *)"*.w", (char *)"x", 7};
     struct layout_file file = file_of(&rule, 0, NULL);
     struct placed placed;
-    cr_assert_eq(sharding_place(&placed, &mesh, &file, "a.norm", 1, (int64_t[]){20}, "hidden", false), STATUS_INPUT);
+    cr_assert_eq(sharding_place(&placed, &mesh, &file, EXPERT_DIM_AUTO, "a.norm", 1, (int64_t[]){20}, "hidden", false),
+                 STATUS_INPUT);
     cr_assert_str_eq(status_note(), "f.yaml: no line of 'tensors' is for 'a.norm', expected a glob that matches it");
 }
