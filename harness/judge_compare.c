@@ -167,8 +167,26 @@ static enum status report_not_finite(struct judge *judge, const struct owed_poin
     return judge_fail(judge, &failure);
 }
 
+/* A wrong sum whose pieces have been looked at one by one: the failure is the ranks' that differ. */
+static void tell_alone(struct failure *failure, const struct alone *alone) {
+    if (alone->ranks == 0) {
+        failure->detail = "Repeated with each rank's rows alone, no rank differs by itself.";
+        return;
+    }
+    failure->ranks = alone->ranks;
+    failure->at = alone->at;
+    failure->want = alone->want.x[alone->at];
+    failure->got = alone->got[alone->at];
+    failure->error = fabs(failure->got - failure->want);
+    failure->bar = alone->bar;
+    failure->differ = alone->differ;
+    failure->window_want = alone->want.x;
+    failure->window_got = alone->got;
+    failure->what = "adds up to a wrong sum: repeated with each rank's rows alone it differs";
+}
+
 static enum status report_wrong(struct judge *judge, const struct owed_point *owed, const struct place *place,
-                                const struct comparison *c) {
+                                const struct value *value, const struct comparison *c) {
     int ranks = 0;
     int64_t at = -1;
     if (judge_first(judge))
@@ -181,7 +199,16 @@ static enum status report_wrong(struct judge *judge, const struct owed_point *ow
     failure.differ = at >= 0 ? count_wrong(c, place->elements) : 0;
     if (c->rule == RULE_EXACT && at >= 0)
         failure.detail = "It is moved, not computed: every bit must arrive.";
-    return judge_fail(judge, &failure);
+    struct alone alone = {0};
+    enum status status;
+    if (c->sum && value->repeat && at >= 0) {
+        TRY_DONE(records_alone(judge, owed, place, value, c->factor, ranks, &alone));
+        tell_alone(&failure, &alone);
+    }
+    TRY_DONE(judge_fail(judge, &failure));
+done:
+    alone_free(&alone);
+    return status;
 }
 
 /* ---- replicas */
@@ -306,5 +333,5 @@ enum status records_compare(struct judge *judge, const struct owed_point *owed, 
         return report_not_finite(judge, owed, place, &c);
     if (differing >= 0)
         return report_replica(judge, owed, place, &c, differing);
-    return report_wrong(judge, owed, place, &c);
+    return report_wrong(judge, owed, place, value, &c);
 }

@@ -14,6 +14,9 @@ enum status records_assemble(struct judge *judge, const struct place *place, dou
 /* The same bytes in one tensor of the records' type (not for sums); the caller frees it. */
 enum status records_whole(struct judge *judge, const struct place *place, struct tensor *out);
 
+/* Whether a record has the shape of a piece. */
+bool record_shape_fits(const struct tensor *tensor, const struct shard *piece);
+
 enum compare_rule {
     RULE_EXACT, /* equal bits */
     RULE_BAR    /* |got - want| <= bar */
@@ -30,5 +33,21 @@ enum status records_compare(struct judge *judge, const struct owed_point *owed, 
 typedef bool (*wrong_element)(const void *context, int64_t global, double got);
 enum status ranks_wrong(struct judge *judge, const struct place *place, wrong_element wrong, const void *context,
                         int *ranks, int64_t *at);
+
+/* The first rank whose piece of a wrong sum is not what its own rows give. */
+struct alone {
+    int ranks;         /* that differ, ascending in judge->rank_scratch; 0: none does */
+    int64_t at;        /* the first rank's first such element */
+    int64_t differ;    /* how many such elements it has */
+    struct value want; /* what its rows give, in whole form */
+    double *got;       /* what it holds, in whole form; NaN elsewhere */
+    double bar;        /* at `at` */
+};
+/* Repeats the one operation of a partial point (value->repeat) with each rank's rows alone, for the `ranks` in
+ * judge->rank_scratch; bars are the repeated values' own, times `factor`. If no rank differs, judge->rank_scratch is
+ * left as it was. */
+enum status records_alone(struct judge *judge, const struct owed_point *owed, const struct place *place,
+                          const struct value *value, double factor, int ranks, struct alone *out);
+void alone_free(struct alone *alone); /* accepts {0} */
 
 #endif

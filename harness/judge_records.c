@@ -24,7 +24,7 @@ static enum status structure_failure(struct judge *judge, const struct point *po
     return judge_fail(judge, &failure);
 }
 
-static bool shape_fits(const struct tensor *tensor, const struct shard *piece) {
+bool record_shape_fits(const struct tensor *tensor, const struct shard *piece) {
     if (tensor->ndim != piece->ndim)
         return false;
     for (int d = 0; d < piece->ndim; d++)
@@ -39,7 +39,7 @@ static bool record_fits(const struct trace_record *record, const struct shard *p
         return record != NULL;
     if (!record)
         return true;
-    return kind == FINDING_DTYPE ? record->tensor.dtype == dtype : shape_fits(&record->tensor, piece);
+    return kind == FINDING_DTYPE ? record->tensor.dtype == dtype : record_shape_fits(&record->tensor, piece);
 }
 
 static void structure_detail(const struct trace_record *record, const struct shard *piece, enum dtype dtype, int rank,

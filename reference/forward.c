@@ -6,6 +6,7 @@
 #include "reference/linear.h"
 #include "reference/loss.h"
 #include "reference/norm.h"
+#include "reference/repeat.h"
 #include "reference/rotary.h"
 
 /* One operation's result, stored and emitted under its name: `call` fills act[activation]. */
@@ -163,7 +164,11 @@ static enum status head(struct walk *walk, const struct value *hidden) {
     if (walk->quiet)
         return STATUS_OK;
     struct point point = reference_scalar_point(walk->reference, PHASE_LOSS_SUM, walk->micro->number, "loss");
-    return reference_emit(walk->reference, &point, &act[ACT_NONE]);
+    struct repeat repeat = {.kind = REPEAT_LOSS, .x = &act[ACT_TOKEN_LOSS]};
+    repeat_offer(&repeat, walk, NULL, &act[ACT_NONE]);
+    enum status status = reference_emit(walk->reference, &point, &act[ACT_NONE]);
+    act[ACT_NONE].repeat = NULL;
+    return status;
 }
 
 enum status walk_forward(struct walk *walk) {

@@ -5,6 +5,7 @@
 #include "reference/experts.h"
 #include "reference/linear.h"
 #include "reference/norm.h"
+#include "reference/repeat.h"
 
 static struct value *part_of(const struct walk *walk, const struct param *param, enum part part) {
     return &walk->parameter[inventory_index(walk->reference->inventory, param)].part[part];
@@ -14,8 +15,12 @@ static bool trains(const struct walk *walk, const struct param *param) {
     return param && reference_trains(walk->reference, walk->tenant, param, PART_WEIGHT);
 }
 
-static enum status emit(struct walk *walk, const struct param *param, enum part part) {
-    return walk_emit_parameter(walk, PHASE_BACKWARD, param, part, part_of(walk, param, part));
+static enum status emit(struct walk *walk, const struct param *param, enum part part, struct repeat repeat) {
+    struct value *value = part_of(walk, param, part);
+    repeat_offer(&repeat, walk, param, value);
+    enum status status = walk_emit_parameter(walk, PHASE_BACKWARD, param, part, value);
+    value->repeat = NULL;
+    return status;
 }
 
 /* dA and dB from G. */
@@ -28,9 +33,9 @@ static enum status adapter_gradients(struct walk *walk, const struct param *para
     const struct gathered *slot = &walk->gathered[inventory_index(walk->reference->inventory, param)];
     const struct value *whole = part_of(walk, param, PART_WEIGHT);
     TRY(value_delta_gradient_a(m, target, max_rank, whole, &slot->b, part_of(walk, param, PART_LORA_A)));
-    TRY(emit(walk, param, PART_LORA_A));
+    TRY(emit(walk, param, PART_LORA_A, (struct repeat){.kind = REPEAT_LORA_A, .x = &slot->b}));
     TRY(value_delta_gradient_b(m, target, max_rank, whole, &slot->a, part_of(walk, param, PART_LORA_B)));
-    return emit(walk, param, PART_LORA_B);
+    return emit(walk, param, PART_LORA_B, (struct repeat){.kind = REPEAT_LORA_B, .x = &slot->a});
 }
 
 static enum status bias_gradient(struct walk *walk, enum param_kind kind, int layer, const struct value *dy) {
@@ -38,7 +43,7 @@ static enum status bias_gradient(struct walk *walk, enum param_kind kind, int la
     if (!trains(walk, bias))
         return STATUS_OK;
     TRY(value_linear_bias_gradient(&walk->arithmetic, dy, part_of(walk, bias, PART_WEIGHT)));
-    return emit(walk, bias, PART_WEIGHT);
+    return emit(walk, bias, PART_WEIGHT, (struct repeat){.kind = REPEAT_BIAS, .dy = dy});
 }
 
 enum status gradient_linear(struct walk *walk, enum param_kind weight, enum param_kind bias, int layer,
@@ -53,7 +58,8 @@ enum status gradient_linear(struct walk *walk, enum param_kind weight, enum para
         TRY(value_expert_weight_gradient(m, &walk->routing[layer], dy, x, whole));
     else
         TRY(value_linear_weight_gradient(m, dy, x, whole));
-    TRY(emit(walk, param, PART_WEIGHT));
+    enum repeat_kind kind = param->expert ? REPEAT_EXPERTS : REPEAT_LINEAR;
+    TRY(emit(walk, param, PART_WEIGHT, (struct repeat){.kind = kind, .layer = layer, .dy = dy, .x = x}));
     TRY(adapter_gradients(walk, param));
     if (!kept)
         value_free(whole);
@@ -67,7 +73,7 @@ enum status gradient_norm(struct walk *walk, enum param_kind norm, int layer, co
         return STATUS_OK;
     TRY(value_norm_weight_gradient(&walk->arithmetic, dy, x, scale, param->shape[0],
                                    part_of(walk, param, PART_WEIGHT)));
-    return emit(walk, param, PART_WEIGHT);
+    return emit(walk, param, PART_WEIGHT, (struct repeat){.kind = REPEAT_NORM, .dy = dy, .x = x, .scale = scale});
 }
 
 enum status gradient_embedding(struct walk *walk, const struct value *dy) {
@@ -77,7 +83,9 @@ enum status gradient_embedding(struct walk *walk, const struct value *dy) {
     const struct value *start = head->alias >= 0 ? part_of(walk, head, PART_WEIGHT) : NULL;
     TRY(value_embed_gradient(&walk->arithmetic, &walk->root[ACT_INPUT_IDS], dy, param->shape[0], start,
                              part_of(walk, param, PART_WEIGHT)));
-    return emit(walk, param, PART_WEIGHT);
+    return emit(
+        walk, param, PART_WEIGHT,
+        (struct repeat){.kind = REPEAT_EMBED, .dy = dy, .x = &walk->root[ACT_INPUT_IDS], .from = start ? head : NULL});
 }
 
 /* sum += part; the first part is the sum. What a hook put into part->e (the ranks' reduction) stays in it; adding to

@@ -28,6 +28,17 @@ struct value {
      * add. Products of the value are bounded by mag instead of |x|: every rank rounds its own partial. NULL elsewhere.
      */
     double *mag;
+    const struct repetition *repeat; /* at partial points with bounds, while the hook has the value; else NULL */
+};
+
+/* A partial point's one operation, to be done again as a single rank does it. */
+struct repetition {
+    /* What a rank holds that has the rows of these tokens [B*T] alone, from the same operands and with its own bounds;
+     * x and e new, the caller's (value_free). `own` (x alone is read): see `from`. */
+    enum status (*make)(const struct repetition *self, const bool *tokens, const struct value *own, struct value *out);
+    /* The operation starts from the rank's own partial PART_WEIGHT of this parameter, recorded before in this
+     * micro-batch: `own`, in whole form. NULL: it does not, `own` may be NULL. */
+    const struct param *from;
 };
 
 struct reference;
