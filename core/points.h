@@ -142,7 +142,7 @@ struct precision {
  * which is not told here. */
 enum dtype point_dtype(const struct point *point, const struct precision *precision);
 
-/* Whether world N must equal world 1 bit for bit here (DESIGN.md section 4): everything that does not add over tokens
+/* Whether world N must equal world 1 bit for bit here: everything that does not add over tokens
  * of several ranks and does not follow an update. */
 bool point_is_split_invariant(const struct point *point);
 /* Whether the record is a sum still owed over ranks: parameter gradients of a micro-batch and loss_sum. */

@@ -1,4 +1,4 @@
-/* Cases: what a user wrote in a case file, validated and ready to run (INTERFACES.md section 1).
+/* Cases: what a user wrote in a case file, validated and ready to run (docs/cases.md).
  *
  * One file holds one case or a matrix of them. Everything is checked here, before anything runs or is written: schema,
  * paths, model, adapters, ids, golden names, mesh against model, script. Each refusal is one line with FILE:LINE. */

@@ -63,8 +63,7 @@ void golden_close(struct golden *golden) {
 
 /* The golden answers and the reference are two double computations of the same formulas: they differ by rounding alone,
  * some 1e3 operations deep, 2^-53 each, amplified by the conditions of norms and softmaxes: 1e-10. An update hands that
- * on through lr and momentum to everything after it: ten times that (the promise of INTERFACES.md section 1, DESIGN.md
- * section 5). */
+ * on through lr and momentum to everything after it: ten times that (docs/formats.md). */
 double golden_bound(int updates) {
     return updates > 0 ? 1e-9 : 1e-10;
 }

@@ -22,7 +22,7 @@ struct golden {
     unsigned char *reached; /* [file.count] enum golden_reached */
 };
 
-/* Opens and checks: a tensor that is not a golden name (INTERFACES.md section 1) is STATUS_INPUT with file and tensor.
+/* Opens and checks: a tensor that is not a golden name (docs/formats.md) is STATUS_INPUT with file and tensor.
  */
 enum status golden_open(struct golden *out, const char *path, int tenant, const struct job *job);
 void golden_close(struct golden *golden);

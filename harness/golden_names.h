@@ -1,4 +1,4 @@
-/* The grammar of golden names (INTERFACES.md section 1), and what shape each must have. */
+/* The grammar of golden names (docs/formats.md), and what shape each must have. */
 #ifndef HARNESS_GOLDEN_NAMES_H
 #define HARNESS_GOLDEN_NAMES_H
 

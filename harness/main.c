@@ -283,7 +283,7 @@ static int command_named(int count, char **words) {
         puts("shardproof " REPORT_VERSION);
         return 0;
     }
-    return finish(usage("'%s' is no command", command));
+    return finish(*command ? usage("'%s' is no command", command) : usage("%s", "no command was given"));
 }
 
 int main(int count, char **words) {

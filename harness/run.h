@@ -19,7 +19,7 @@ struct run_options {
     int argument_count;
 };
 
-/* Returns the exit code (INTERFACES.md section 4). */
+/* Returns the exit code (docs/formats.md). */
 int run_cases(const struct run_options *options);
 /* One rank process of an mpi world; `folder` is the world's. Returns the exit code. */
 int run_worker(const struct run_options *options, const char *folder);

@@ -31,7 +31,7 @@ enum status trace_make(struct trace *out, int ranks);
 enum status trace_add(struct trace *trace, int rank, const char *name, const struct tensor *view);
 const struct trace_record *trace_find(const struct trace *trace, int rank, const char *name); /* NULL if absent */
 void trace_free(struct trace *trace);
-/* Rank files of a dump: FOLDER/rank00000.safetensors ... (DESIGN.md section 9): records as tensors, metadata schema,
+/* Rank files of a dump: FOLDER/rank00000.safetensors ... (docs/formats.md): records as tensors, metadata schema,
  * rank, world, mesh, and `layout`, one JSON object in recorded order. `layout_of` gives a record's layout line. */
 enum status trace_write_rank(const char *path, const struct trace_rank *rank, const struct safetensors_pair *metadata,
                              int pairs);

@@ -20,8 +20,8 @@ struct layout_rule {
     int at; /* line of the file */
 };
 
-/* A layout file (INTERFACES.md section 3). This version keeps mesh, axes and tensors; the other sections are checked
- * for their names only (`prove` reads them). */
+/* A layout file (docs/formats.md). This version keeps mesh, axes and tensors; the other sections are checked
+ * for their names only. */
 struct layout_file {
     char *path;
     struct mesh mesh; /* axes 0 if the file names none */

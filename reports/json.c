@@ -1,4 +1,4 @@
-/* The report as one JSON object, schema shardproof.report/1 (INTERFACES.md section 4). */
+/* The report as one JSON object, schema shardproof.report/1 (docs/formats.md). */
 #include "core/files.h"
 #include "reports/report.h"
 #include "reports/utf8.h"

@@ -1,4 +1,4 @@
-/* What is told: the data of a report and its writers (terminal, JSON, JUnit). INTERFACES.md section 4, to the letter.
+/* What is told: the data of a report and its writers (terminal, JSON, JUnit). docs/formats.md has the fields.
  *
  * The harness fills it; writers only read. Strings are owned by the report (report_free). NULL or an empty list is
  * written as null or []. */

@@ -14,12 +14,28 @@ static const char *colour_of(enum verdict verdict) {
     }
 }
 
+/* How near the bars came; not where a finding says more. */
+static void print_worst(FILE *out, const struct report_case *one) {
+    if (!one->worst_tensor || one->finding.present)
+        return;
+    fprintf(out, ", worst %.5f of its bar", one->worst_error_over_bar);
+}
+
+/* A planted fault that was found: where. */
+static void print_planted(FILE *out, const struct report_case *one) {
+    const struct report_finding *finding = &one->finding;
+    if (one->verdict == VERDICT_PASS && finding->present)
+        fprintf(out, ", found as planted: %s %s%s%s", finding_kind_name(finding->kind),
+                finding->phase ? finding->phase : "", finding->phase ? "/" : "",
+                finding->tensor ? finding->tensor : "");
+}
+
 static void print_counts(FILE *out, const struct report_case *one) {
     fprintf(out, "  %lld of %lld records", (long long)one->compared_records, (long long)one->owed_records);
     if (one->golden)
         fprintf(out, ", %lld golden", (long long)one->golden_compared);
-    if (one->worst_tensor)
-        fprintf(out, ", worst %.4g of its bar", one->worst_error_over_bar);
+    print_worst(out, one);
+    print_planted(out, one);
     fprintf(out, ", %.2f s", one->seconds);
 }
 

@@ -62,7 +62,7 @@ Test(judge_clean, nothing_judged_is_no_pass) {
     fake_free(&fake);
 }
 
-/* The lines that INTERFACES.md and DESIGN.md write out. */
+/* The lines that docs/formats.md and layout/sharding.h write out. */
 Test(judge_clean, lines) {
     struct fake fake;
     char line[PLACE_TEXT];

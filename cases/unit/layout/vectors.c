@@ -41,7 +41,7 @@ Test(vectors, the_other_order_is_strided) {
     /* rank = 2a + b; b splits first: rank 1 (b = 1) begins the second half */
     expect_pieces("x[b,a]", &two_by_two, 8, (int[]){0, 1, -1, 4, 5, -1, 2, 3, -1, 6, 7, -1});
     expect_pieces("x[b*a]", &two_by_two, 5, (int[]){0, 1, -1, 4, -1, 2, 3, -1, -1});
-    /* lora_layout 5.12: mesh (fsdp, ep), experts by ep first: the owner of expert 2p + f is rank 2f + p */
+    /* mesh (fsdp, ep), experts by ep first: the owner of expert 2p + f is rank 2f + p */
     struct mesh mesh = {.axes = 2, .name = {"fsdp", "ep"}, .size = {2, 2}};
     expect_pieces("expert[ep,fsdp]", &mesh, 4, (int[]){0, -1, 2, -1, 1, -1, 3, -1});
 }
@@ -74,7 +74,7 @@ Test(vectors, begin_of_an_empty_chunk_is_the_end) {
 
 static const struct mesh ep2 = {.axes = 1, .name = {"ep"}, .size = {2}};
 
-/* lora_layout 6.2: B_flat = ((1,2,3,4),(5,6,7,8)), E = 2, r = 2. */
+/* B_flat = ((1,2,3,4),(5,6,7,8)), E = 2, r = 2. */
 Test(vectors, flat_b_goes_to_experts_by_every_other_column) {
     static const int whole[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     static const int want[2][4] = {{1, 3, 5, 7}, {2, 4, 6, 8}};
@@ -89,7 +89,7 @@ Test(vectors, flat_b_goes_to_experts_by_every_other_column) {
     }
 }
 
-/* lora_layout 6.3: E = 4, r = 2, ep = 2: (e, k) -> right column, column of a plain concatenation, expert-major column.
+/* E = 4, r = 2, ep = 2: (e, k) -> right column, column of a plain concatenation, expert-major column.
  */
 Test(vectors, column_maps_of_flat_b) {
     static const int map[8][5] = {{0, 0, 0, 0, 0}, {1, 0, 1, 1, 2}, {2, 0, 2, 4, 4}, {3, 0, 3, 5, 6},
