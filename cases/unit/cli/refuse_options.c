@@ -24,7 +24,7 @@ Test(cli, refuses_unknown_options) {
     REFUSED(&scratch, "--engine tcp", "expected local, mpi or nccl", path, "--engine", "tcp");
     REFUSED(&scratch, "--device tpu", "expected cpu or cuda", path, "--device", "tpu");
     REFUSED(&scratch, "--dtype float16", "expected float64, float32 or bfloat16", path, "--dtype", "float16");
-    USAGE(&scratch, "is no command", "");
+    USAGE(&scratch, "no command was given", "");
     USAGE(&scratch, "is no command", "rnu");
     USAGE(&scratch, "a word is missing", "show");
     USAGE(&scratch, "a word is missing", "show", "trace");
