@@ -2,6 +2,7 @@
 #include "harness/case_private.h"
 
 #include "core/files.h"
+#include "harness/case_flat.h"
 #include "harness/judge_place.h"
 
 #include <stdio.h>
@@ -193,9 +194,7 @@ static enum status mesh_from(const struct case_reader *reader, const struct yaml
     return STATUS_OK;
 }
 
-enum status case_read_mesh(struct case_reader *reader) {
-    struct mesh *mesh = &reader->one->mesh;
-    const struct yaml_node *node = case_field(reader, "mesh");
+enum status case_mesh(const struct case_reader *reader, const struct yaml_node *node, struct mesh *mesh) {
     if (node)
         TRY(mesh_from(reader, node, mesh));
     for (int i = 0; i < 2; i++) {
@@ -212,6 +211,10 @@ enum status case_read_mesh(struct case_reader *reader) {
                          "ep = %d does not divide the model's %lld experts, expected a divisor", ep,
                          (long long)config->experts);
     return STATUS_OK;
+}
+
+enum status case_read_mesh(struct case_reader *reader) {
+    return case_mesh(reader, case_field(reader, "mesh"), &reader->one->mesh);
 }
 
 enum status case_read_layout(struct case_reader *reader) {
@@ -232,10 +235,14 @@ enum status case_read_layout(struct case_reader *reader) {
 static enum status check_places(const struct case_reader *reader) {
     struct places places = {0};
     const struct test_case *one = reader->one;
-    TRY(places_make(&places, &one->job, &one->mesh, one->layout));
-    enum status status = places_check(&places);
-    places_free(&places);
-    return status;
+    for (int i = 0; i < case_segments(one); i++) {
+        const struct case_segment segment = case_segment(one, i);
+        TRY(places_make(&places, &one->job, &segment.mesh, one->layout));
+        enum status status = places_check(&places);
+        places_free(&places);
+        TRY(status);
+    }
+    return STATUS_OK;
 }
 
 /* ---- limit, zero */
@@ -288,7 +295,11 @@ static enum status read_top(struct case_reader *reader, const char *name) {
     return STATUS_OK;
 }
 
-static bool wanted(const struct case_options *options, const struct test_case *one) {
+static bool wanted(const struct case_reader *reader) {
+    const struct case_options *options = reader->options;
+    const struct test_case *one = reader->one;
+    if (options->launched && !case_has_world(reader, options->launched))
+        return false;
     if (options->filter && !glob_match(options->filter, one->name))
         return false;
     return options->world == 0 || mesh_world(&one->mesh) == options->world;
@@ -299,7 +310,7 @@ enum status case_read(struct case_reader *reader, const char *name) {
     TRY(read_dtype(reader));
     TRY(case_read_model(reader));
     TRY(case_read_mesh(reader));
-    reader->unwanted = !wanted(reader->options, reader->one);
+    reader->unwanted = !wanted(reader);
     if (reader->unwanted)
         return STATUS_OK;
     TRY(case_read_layout(reader));
@@ -324,6 +335,7 @@ static void job_free(struct job *job) {
     for (int i = 0; i < job->actions; i++)
         free((void *)job->action[i].micro);
     free(job->action);
+    free(job->save);
     free((void *)job->trains);
     batches_free(job->micro, job->micros);
 }
@@ -345,6 +357,7 @@ void case_free(struct test_case *one) {
     if (one->layout)
         layout_file_close(one->layout);
     free(one->layout);
+    free(one->segment);
     job_free(&one->job);
     free(one->name);
     free(one->about);

@@ -94,18 +94,21 @@ static enum status dump_path(const struct verdict_input *input, const char *name
     return *path ? STATUS_OK : status_fail(STATUS_MEMORY, "%s: out of memory", input->keep);
 }
 
-static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
-    const struct test_case *one = input->one;
-    int world = mesh_world(&one->mesh);
-    char name[64], world_text[16], rank_text[16], mesh[128];
+/* The rank files of one segment: beside the reference's, or, of a later segment, in a folder of their own. */
+static enum status write_segment(struct judge *judge, const struct verdict_input *input, int segment) {
+    const struct case_segment part = case_segment(input->one, segment);
+    int world = mesh_world(&part.mesh);
+    char name[96], below[48] = "", world_text[16], rank_text[16], mesh[128];
     char *path = NULL, *layout = NULL;
-    enum status status;
-    TRY(folder_make(input->keep));
-    TRY_DONE(judge_layout_json(judge, &layout));
-    TRY_DONE(dump_path(input, "reference.safetensors", &path));
-    TRY_DONE(judge_write_reference(judge, path));
+    enum status status = STATUS_OK;
+    if (segment > 0) {
+        snprintf(below, sizeof below, "segment.%d/", segment);
+        TRY_DONE(dump_path(input, below, &path));
+        TRY_DONE(folder_make(path));
+    }
+    TRY_DONE(judge_segment_layout_json(judge, segment, &layout));
     snprintf(world_text, sizeof world_text, "%d", world);
-    judge_mesh_json(mesh, sizeof mesh, &one->mesh);
+    judge_mesh_json(mesh, sizeof mesh, &part.mesh);
     for (int rank = 0; rank < world; rank++) {
         snprintf(rank_text, sizeof rank_text, "%d", rank);
         struct safetensors_pair metadata[] = {{"schema", "shardproof.trace/1"},
@@ -113,13 +116,26 @@ static enum status write_dump(struct judge *judge, const struct verdict_input *i
                                               {"world", world_text},
                                               {"mesh", mesh},
                                               {"layout", layout}};
-        snprintf(name, sizeof name, "rank%05d.safetensors", rank);
+        snprintf(name, sizeof name, "%srank%05d.safetensors", below, rank);
         TRY_DONE(dump_path(input, name, &path));
-        TRY_DONE(trace_write_rank(path, &input->trace->rank[rank], metadata, 5));
+        TRY_DONE(trace_write_rank(path, &input->trace[segment].rank[rank], metadata, 5));
     }
 done:
     free(path);
     free(layout);
+    return status;
+}
+
+static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
+    char *path = NULL;
+    enum status status;
+    TRY(folder_make(input->keep));
+    TRY_DONE(dump_path(input, "reference.safetensors", &path));
+    TRY_DONE(judge_write_reference(judge, path));
+    for (int segment = 0; segment < case_segments(input->one); segment++)
+        TRY_DONE(write_segment(judge, input, segment));
+done:
+    free(path);
     return status;
 }
 
@@ -133,6 +149,7 @@ static enum status judge_trace(const struct verdict_input *input, struct report_
     TRY_DONE(judge_make(&judge, one, out));
     TRY_DONE(judge_owed(judge));
     judge_keep(judge, input->keep != NULL);
+    judge_saves(judge, input->saves);
     TRY_DONE(judge_relay(judge, input->trace));
     TRY_DONE(judge_twin(judge, input->trace));
     if (answers)
@@ -140,7 +157,7 @@ static enum status judge_trace(const struct verdict_input *input, struct report_
     TRY_DONE(judge_close(judge, input->trace));
     if (input->keep)
         TRY_DONE(write_dump(judge, input));
-    trace_digest(input->trace, out->digest);
+    traces_digest(input->trace, case_segments(one), out->digest);
 done:
     judge_free(judge);
     answers_free(answers);

@@ -9,8 +9,9 @@
 struct verdict_input {
     const struct test_case *one;
     const struct outcome *outcome;
-    const struct trace *trace; /* NULL unless the outcome is DONE */
+    const struct trace *trace; /* [segments of the case]; NULL unless the outcome is DONE */
     const char *keep;          /* folder of this case's dump, or NULL */
+    const char *saves;         /* folder for the twin's checkpoints, or NULL */
 };
 
 /* Fills a zeroed report case but for seconds and repeat. A status is a failure of the harness itself. */

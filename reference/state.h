@@ -22,6 +22,8 @@ struct holding {
     struct window window;
 };
 
+struct saved;
+
 struct reference {
     const struct job *job;
     const struct model_config *config;
@@ -31,6 +33,7 @@ struct reference {
     struct arithmetic arithmetic;
     struct value *weight;    /* [parameters]; empty for an alias */
     struct holding *holding; /* [slots] */
+    struct saved *saved;     /* [job->saves] what the script has saved so far (saved.h) */
     int step;                /* S */
 };
 
