@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,13 @@ enum status file_temporary_open(struct file_temporary *out, const char *path) {
     struct stat information;
     if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
         return status_fail(STATUS_IO, "%s: is a folder, expected a file to write", path);
+    struct stat own;
+    bool link = lstat(path, &own) == 0 && S_ISLNK(own.st_mode);
+    if (link || (stat(path, &information) == 0 && !S_ISREG(information.st_mode))) { /* a rename would replace it */
+        out->descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        return out->descriptor >= 0 ? STATUS_OK
+                                    : status_fail(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno));
+    }
     for (int i = 0; i < ATTEMPTS; i++) {
         if (asprintf(&out->name, "%s.tmp.%ld.%d", path, (long)getpid(), i) < 0) {
             out->name = NULL;
@@ -52,7 +60,7 @@ enum status file_temporary_write(struct file_temporary *file, const void *data, 
 enum status file_temporary_commit(struct file_temporary *file) {
     int closed = close(file->descriptor);
     file->descriptor = -1;
-    if (closed != 0 || rename(file->name, file->path) != 0)
+    if (closed != 0 || (file->name && rename(file->name, file->path) != 0))
         return status_fail(STATUS_IO, "%s: cannot be written: %s", file->path, strerror(errno));
     free(file->name);
     file->name = NULL;
@@ -60,11 +68,12 @@ enum status file_temporary_commit(struct file_temporary *file) {
 }
 
 void file_temporary_drop(struct file_temporary *file) {
-    if (file->name == NULL)
+    if (file->path == NULL)
         return;
     if (file->descriptor >= 0)
         close(file->descriptor);
-    unlink(file->name);
+    if (file->name)
+        unlink(file->name);
     free(file->name);
     *file = (struct file_temporary){.descriptor = -1};
 }

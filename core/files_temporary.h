@@ -10,7 +10,7 @@
 
 struct file_temporary {
     const char *path; /* the final one; borrowed, kept until commit or drop */
-    char *name;       /* the temporary one; NULL when there is none */
+    char *name;       /* the temporary one; NULL where a link, a pipe or a device is written in place */
     int descriptor;
 };
 

@@ -50,7 +50,21 @@ enum action_kind {
     ACTION_EVALUATE,   /* forward only; tenant may be -1 (none), or switched off (`disabled`) */
     ACTION_ENTER,      /* activate a tenant for the actions up to the matching ACTION_LEAVE */
     ACTION_LEAVE,
-    ACTION_EXPORT /* PEFT folder */
+    ACTION_EXPORT, /* PEFT folder */
+    ACTION_SAVE,   /* all that training has changed, under a name */
+    ACTION_LOAD    /* back to what a name holds; perhaps on another mesh */
+};
+
+enum save_form {
+    SAVE_SHARDED, /* one file a rank */
+    SAVE_FULL     /* whole tensors, in the folders that Hugging Face and PEFT read */
+};
+
+#define SAVE_NAME_MAX 64
+
+struct save { /* what a script saves under a name, once */
+    char name[SAVE_NAME_MAX];
+    enum save_form form;
 };
 
 struct action {
@@ -62,6 +76,7 @@ struct action {
     bool opens;       /* the first action of its step S: `param` records are made before it */
     int step;         /* S: of this step or evaluation; of an export: steps before it */
     int own_step;     /* train: this tenant's own steps since its acquire, from 0 */
+    int save;         /* save and load: index into job.save */
     int line;         /* of the case file */
 };
 
@@ -84,6 +99,8 @@ struct job {
     int actions;
     struct action *action;
     int steps; /* S after the last */
+    int saves;
+    struct save *save;
 };
 
 /* Parameters that hold slots: the union of all tenants' targets, by inventory index. */

@@ -14,6 +14,12 @@ struct expected_field { /* `finding: {tensor: ..., rank: 1}` */
     char *key, *value;
 };
 
+/* A script is cut at every load that names a mesh; each piece runs in a world of its own. */
+struct case_segment {
+    struct mesh mesh;
+    int first, end; /* actions [first, end) */
+};
+
 struct test_case {
     char *name, *about, *file; /* file as the user named it */
     int line;
@@ -28,6 +34,8 @@ struct test_case {
     int fields;
     struct expected_field *field;
     double limit; /* seconds */
+    int segments;
+    struct case_segment *segment; /* the first has `mesh` */
 };
 
 struct model_shelf; /* private: checkpoints that several cases share */
@@ -41,6 +49,7 @@ struct case_list {
 struct case_options {
     const char *filter; /* glob on names, NULL: all */
     int world;          /* only cases of this world, 0: all */
+    int launched;       /* only cases of which a segment has this world, 0: all */
     bool replace_dtype; /* --dtype: replaces the case's; a dtype matrix collapses */
     enum dtype dtype;
 };
@@ -49,5 +58,9 @@ struct case_options {
  * STATUS_INPUT. */
 enum status cases_load(struct case_list *list, const char *path, const struct case_options *options);
 void cases_free(struct case_list *list);
+
+/* How many segments a case has (1 if none were made), and number `index`. */
+int case_segments(const struct test_case *one);
+struct case_segment case_segment(const struct test_case *one, int index);
 
 #endif

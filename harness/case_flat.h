@@ -12,12 +12,19 @@ struct flat_tenant { /* as the script stands */
     int64_t counted; /* labels in the open window */
 };
 
+struct flat_saved { /* the same at a save */
+    struct flat_tenant *tenant;
+    int live;
+};
+
 struct flat { /* the state of the walk */
     struct case_reader *reader;
     int room;
     struct flat_tenant *tenant; /* [tenants] */
     int live, peak;             /* tenants that hold a slot: now, at most so far */
     int active;                 /* tenant whose activation encloses the entry, -1: none */
+    int depth;                  /* activations around the entry */
+    struct flat_saved *saved;   /* [job.saves] */
 };
 
 const struct yaml *flat_yaml(const struct flat *flat);
@@ -40,5 +47,14 @@ enum status flat_step(struct flat *flat, const struct yaml_node *node);
 enum status flat_train_one(struct flat *flat, const struct yaml_node *node, int tenant, int micro);
 /* At the end of the script: no window may be open. */
 enum status flat_windows_closed(const struct flat *flat);
+
+/* Checkpoints, and the segments that a load on another mesh begins (case_save.c). */
+enum status flat_save(struct flat *flat, const struct yaml_node *node);
+enum status flat_load(struct flat *flat, const struct yaml_node *node);
+/* The last segment ends with the script; the first has the case's mesh. */
+enum status flat_segments_close(struct flat *flat);
+void flat_saved_free(struct flat *flat);
+/* Whether a segment of this variant has a world of `size`; before the script is read. */
+bool case_has_world(const struct case_reader *reader, int size);
 
 #endif

@@ -67,11 +67,15 @@ enum status case_read_fsdp(struct case_reader *reader) {
 }
 
 static enum status places_of(const struct test_case *one, const struct job *job) {
-    struct places places = {0};
-    TRY(places_make(&places, job, &one->mesh, one->layout));
-    enum status status = places_check(&places);
-    places_free(&places);
-    return status;
+    for (int i = 0; i < case_segments(one); i++) {
+        const struct case_segment segment = case_segment(one, i);
+        struct places places = {0};
+        TRY(places_make(&places, job, &segment.mesh, one->layout));
+        enum status status = places_check(&places);
+        places_free(&places);
+        TRY(status);
+    }
+    return STATUS_OK;
 }
 
 /* A refusal that is about a key of `fsdp` alone gets that key's line. */

@@ -54,6 +54,8 @@ enum status case_read_script(struct case_reader *reader);
 enum status case_read_golden(struct case_reader *reader);
 /* mesh and layout, held against the model. */
 enum status case_read_mesh(struct case_reader *reader);
+/* The same of a mesh elsewhere in the file. */
+enum status case_mesh(const struct case_reader *reader, const struct yaml_node *node, struct mesh *out);
 enum status case_read_layout(struct case_reader *reader);
 /* After the layout. */
 enum status case_read_fsdp(struct case_reader *reader);

@@ -226,16 +226,13 @@ static enum status entry_activate(struct flat *flat, const struct yaml_node *nod
     int outer = flat->active;
     if (action.tenant >= 0)
         flat->active = action.tenant;
+    flat->depth++;
     TRY(walk(flat, yaml_get(node, "script")));
+    flat->depth--;
     flat->active = outer;
     action.kind = ACTION_LEAVE;
     action.step = flat->reader->one->job.steps;
     return flat_add(flat, &action);
-}
-
-static enum status entry_later(struct flat *flat, const struct yaml_node *node) {
-    return yaml_fail(flat_yaml(flat), node,
-                     "this script entry is not supported by version " REPORT_VERSION ", expected no save and no load");
 }
 
 static enum status walk(struct flat *flat, const struct yaml_node *list) {
@@ -243,10 +240,11 @@ static enum status walk(struct flat *flat, const struct yaml_node *list) {
         const char *verb;
         enum status (*read)(struct flat *flat, const struct yaml_node *node);
     } verbs[] = {
-        {"acquire", entry_acquire},      {"release", entry_release}, {"train", flat_train},
-        {"accumulate", flat_accumulate}, {"step", flat_step},        {"evaluate", entry_evaluate},
-        {"activate", entry_activate},    {"export", entry_export},   {"save", entry_later},
-        {"load", entry_later},
+        {"acquire", entry_acquire},   {"release", entry_release},
+        {"train", flat_train},        {"accumulate", flat_accumulate},
+        {"step", flat_step},          {"evaluate", entry_evaluate},
+        {"activate", entry_activate}, {"export", entry_export},
+        {"save", flat_save},          {"load", flat_load},
     };
     static const char *const known[] = {"acquire", "train",   "evaluate", "activate", "export", "accumulate",
                                         "step",    "release", "save",     "load",     NULL};
@@ -280,6 +278,7 @@ static enum status whole_script(struct flat *flat, const struct yaml_node *scrip
     struct job *job = &flat->reader->one->job;
     TRY(script ? walk(flat, script) : default_script(flat));
     TRY(flat_windows_closed(flat));
+    TRY(flat_segments_close(flat));
     if (job->slots == 0)
         job->slots = flat->peak > 0 ? flat->peak : 1;
     if (job->steps == 0)
@@ -297,6 +296,7 @@ enum status case_read_script(struct case_reader *reader) {
     for (int t = 0; t < job->tenants; t++)
         flat.tenant[t].window = -1;
     enum status status = whole_script(&flat, case_field(reader, "script"));
+    flat_saved_free(&flat);
     free(flat.tenant);
     return status;
 }

@@ -15,13 +15,10 @@ enum status judge_make(struct judge **out, const struct test_case *one, struct r
     judge->one = one;
     judge->job = &one->job;
     judge->report = report;
-    judge->world = mesh_world(&one->mesh);
     judge->layers = (int)checkpoint_config(one->job.model)->layers;
     judge->route = calloc((size_t)judge->layers + 1, sizeof *judge->route);
-    judge->record = calloc((size_t)judge->world, sizeof *judge->record);
-    judge->rank_scratch = calloc((size_t)judge->world + 1, sizeof *judge->rank_scratch);
-    enum status status = places_make(&judge->places, judge->job, &one->mesh, one->layout);
-    if (status == STATUS_OK && (!judge->route || !judge->record || !judge->rank_scratch))
+    enum status status = judge_segments_make(judge);
+    if (status == STATUS_OK && !judge->route)
         status = status_fail(STATUS_MEMORY, "out of memory");
     if (status != STATUS_OK) {
         judge_free(judge);
@@ -42,15 +39,12 @@ void judge_free(struct judge *judge) {
         free(judge->failed[i]);
     for (int layer = 0; judge->route && layer < judge->layers; layer++)
         judge_route_free(&judge->route[layer]);
-    if (judge->places.job)
-        places_free(&judge->places);
+    judge_segments_free(judge);
     name_set_free(&judge->names);
     name_set_free(&judge->failures);
     free(judge->owed);
     free(judge->failed);
     free(judge->route);
-    free(judge->record);
-    free(judge->rank_scratch);
     free(judge->x);
     free(judge->raw);
     free(judge);
@@ -58,6 +52,10 @@ void judge_free(struct judge *judge) {
 
 enum status judge_line(struct judge *judge, const struct point *point, char *out, size_t size) {
     return place_line(&judge->places, point, out, size);
+}
+
+void judge_saves(struct judge *judge, const char *folder) {
+    judge->saves = folder;
 }
 
 /* ---- failures */
@@ -149,6 +147,16 @@ static enum status report_extra(struct judge *judge, const struct trace *trace, 
     return judge_fail(judge, &failure);
 }
 
+/* Of the segment at hand. */
+static enum status report_extras(struct judge *judge, const struct trace *trace) {
+    const struct name_set *names = &judge->part[judge->segment].names;
+    for (int rank = 0; rank < trace->ranks; rank++)
+        for (int i = 0; i < trace->rank[rank].count; i++)
+            if (rank >= judge->world || !name_set_has(names, trace->rank[rank].record[i].name))
+                TRY(report_extra(judge, trace, trace->rank[rank].record[i].name));
+    return STATUS_OK;
+}
+
 static enum status report_uncompared(struct judge *judge) {
     const struct report_case *report = judge->report;
     struct failure failure = FAILURE_NONE;
@@ -166,10 +174,10 @@ static enum status report_uncompared(struct judge *judge) {
 enum status judge_close(struct judge *judge, const struct trace *trace) {
     struct report_case *report = judge->report;
     TRY(judge_count_once(judge));
-    for (int rank = 0; rank < trace->ranks; rank++)
-        for (int i = 0; i < trace->rank[rank].count; i++)
-            if (rank >= judge->world || !name_set_has(&judge->names, trace->rank[rank].record[i].name))
-                TRY(report_extra(judge, trace, trace->rank[rank].record[i].name));
+    for (int segment = 0; segment < judge->segments; segment++) {
+        judge_enter(judge, segment);
+        TRY(report_extras(judge, &trace[segment]));
+    }
     bool all = report->compared_records == report->owed_records && report->compared_elements == report->owed_elements &&
                report->owed_records > 0 && report->owed_elements > 0;
     if (!all && judge_first(judge))

@@ -23,7 +23,9 @@ void judge_free(struct judge *judge);
 
 /* Counts what is owed: report->owed_*. Runs the reference dry. */
 enum status judge_owed(struct judge *judge);
-/* Tier 2. Borrows the trace. */
+/* Where the twin's checkpoints may stand while it runs; borrowed. NULL: nowhere, a script that saves fails. */
+void judge_saves(struct judge *judge, const char *folder);
+/* Tier 2. Borrows the trace; of a case with several segments, here and below, an array with one trace for each. */
 enum status judge_relay(struct judge *judge, const struct trace *trace);
 /* Tier 3: runs the twin (a local world of 1) from the trace's `param` records and compares. */
 enum status judge_twin(struct judge *judge, const struct trace *trace);
@@ -43,6 +45,8 @@ enum status judge_write_reference(struct judge *judge, const char *path);
 /* The dump's metadata: one JSON object, trace name -> layout line, in data-flow order (after judge_owed; the caller
  * frees it); and a mesh as JSON. */
 enum status judge_layout_json(struct judge *judge, char **out);
+/* The same of one segment's records. */
+enum status judge_segment_layout_json(struct judge *judge, int segment, char **out);
 char *judge_mesh_json(char *out, size_t size, const struct mesh *mesh);
 
 #endif

@@ -67,15 +67,26 @@ static enum status report_off(struct judge *judge, const struct answer *answer, 
     return judge_fail(judge, &failure);
 }
 
+/* Of whose world a record is. */
+static int owed_segment(const struct judge *judge, const char *name) {
+    int segment = judge->segments - 1;
+    while (segment > 0 && !name_set_has(&judge->part[segment].names, name))
+        segment--;
+    return segment;
+}
+
 enum status judge_answers(struct judge *judge, const struct trace *trace, const struct answers *answers) {
     if (judge->job->dtype != DTYPE_F64) /* the golden bounds are about doubles */
         return STATUS_OK;
+    TRY(judge_count_once(judge));
+    judge_segments_trace(judge, trace);
     for (int i = 0; i < answers->count; i++) {
         const struct answer *answer = &answers->item[i];
         const struct place *place;
         bool sound;
+        judge_enter(judge, owed_segment(judge, answer->name));
         TRY(place_find(&judge->places, &answer->point, answer->value.ndim, answer->value.shape, &place));
-        TRY(records_find(judge, trace, &answer->point, answer->name, place, true, &sound));
+        TRY(records_find(judge, judge->trace, &answer->point, answer->name, place, true, &sound));
         if (!sound)
             continue;
         TRY(records_assemble(judge, place, NULL));

@@ -23,7 +23,17 @@ struct owed_point { /* one storage point, as the dry run announced it */
     int ndim;
     int64_t shape[VALUE_MAX_DIMS];
     const struct place *place; /* NULL: exchanged rows, whose place depends on the choices */
+    int segment;               /* whose world owes it */
     double *kept;              /* relay's value before it was replaced, for --keep; else NULL */
+};
+
+/* One world of the case. The one at hand has its places, world and trace in struct judge. */
+struct judge_segment {
+    int first, end; /* actions */
+    int world;
+    struct places places;  /* while it is not at hand */
+    struct name_set names; /* owed in this world */
+    const struct trace *trace;
 };
 
 struct judge {
@@ -32,7 +42,10 @@ struct judge {
     struct report_case *report;
     int world;
     struct places places;
-    bool counted; /* judge_owed has run */
+    int segments, segment; /* the one at hand */
+    struct judge_segment *part;
+    const char *saves; /* where the twin's checkpoints may stand; NULL: nowhere */
+    bool counted;      /* judge_owed has run */
     int owed_count, owed_room;
     struct owed_point *owed;
     struct name_set names;    /* of `owed` */
@@ -51,6 +64,17 @@ struct judge {
     void *raw;                          /* the same in the records' type */
     int64_t room;                       /* elements that x and raw hold */
 };
+
+/* Worlds of a case (judge_segment.c): made with the judge; `trace` has one trace per segment; entering one puts its
+ * mesh, places and trace at hand. */
+enum status judge_segments_make(struct judge *judge);
+void judge_segments_free(struct judge *judge);
+void judge_segments_trace(struct judge *judge, const struct trace *trace);
+void judge_enter(struct judge *judge, int segment);
+/* The segment of action `index`; job->actions belongs to the last. */
+int judge_segment_of(const struct judge *judge, int index);
+/* Hook of the reference. */
+enum status judge_at_action(void *context, int index);
 
 /* judge_owed if it has not run yet. */
 enum status judge_count_once(struct judge *judge);

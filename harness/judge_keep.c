@@ -21,12 +21,19 @@ char *judge_mesh_json(char *out, size_t size, const struct mesh *mesh) {
 }
 
 enum status judge_layout_json(struct judge *judge, char **out) {
+    return judge_segment_layout_json(judge, -1, out);
+}
+
+enum status judge_segment_layout_json(struct judge *judge, int segment, char **out) {
     char line[PLACE_TEXT];
     *out = NULL;
     TRY(judge_count_once(judge));
     json_t *object = json_object();
     enum status status = object ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < judge->owed_count && status == STATUS_OK; i++) {
+        if (segment >= 0 && judge->owed[i].segment != segment)
+            continue;
+        judge_enter(judge, judge->owed[i].segment);
         status = judge_line(judge, &judge->owed[i].point, line, sizeof line);
         if (status == STATUS_OK && json_object_set_new(object, judge->owed[i].name, json_string(line)) != 0)
             status = status_fail(STATUS_MEMORY, "out of memory");
@@ -68,6 +75,7 @@ enum status judge_write_reference(struct judge *judge, const char *path) {
         count++;
     }
     TRY_DONE(judge_layout_json(judge, &layout));
+    judge_enter(judge, 0);
     snprintf(world, sizeof world, "%d", judge->world);
     judge_mesh_json(mesh, sizeof mesh, judge->places.mesh);
     struct safetensors_pair metadata[] = {

@@ -35,9 +35,11 @@ static enum status announce(void *context, const struct point *point, struct val
         owed->shape[d] = value->shape[d];
         elements *= value->shape[d];
     }
+    owed->segment = judge->segment;
     TRY(name_set_add(&judge->names, owed->name, &fresh));
     if (!fresh)
         return status_fail(STATUS_INTERNAL, "the reference emits %s twice", name);
+    TRY(name_set_add(&judge->part[judge->segment].names, owed->name, &fresh));
     if (point_kind(point) != POINT_EXCHANGED) {
         TRY(place_find(&judge->places, point, owed->ndim, owed->shape, &owed->place));
         elements = owed->place->held;
@@ -49,7 +51,7 @@ static enum status announce(void *context, const struct point *point, struct val
 
 enum status judge_owed(struct judge *judge) {
     struct reference_options options = {.dry = true};
-    struct reference_hooks hooks = {.context = judge, .emit = announce};
+    struct reference_hooks hooks = {.context = judge, .emit = announce, .at_action = judge_at_action};
     if (judge->counted)
         return STATUS_OK;
     judge->counted = true;

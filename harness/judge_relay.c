@@ -247,10 +247,13 @@ static enum status missing_ranks(struct judge *judge, const struct trace *trace)
 
 enum status judge_relay(struct judge *judge, const struct trace *trace) {
     struct reference_options options = {.bounds = true};
-    struct reference_hooks hooks = {.context = judge, .emit = relay_emit};
+    struct reference_hooks hooks = {.context = judge, .emit = relay_emit, .at_action = judge_at_action};
     TRY(judge_count_once(judge));
-    TRY(missing_ranks(judge, trace));
-    judge->trace = trace;
+    judge_segments_trace(judge, trace);
+    for (int segment = 0; segment < judge->segments; segment++) {
+        judge_enter(judge, segment);
+        TRY(missing_ranks(judge, judge->trace));
+    }
     judge->at = 0;
     TRY(reference_run(judge->job, &options, &hooks));
     if (judge->at != judge->owed_count)

@@ -23,34 +23,57 @@ int step_tenant(const struct job *job, int step) {
     return action && !action->disabled ? action->tenant : -1;
 }
 
+/* Number of the action that saved what a load brings back. */
+static int save_of(const struct job *job, int load) {
+    int i = load;
+    while (i > 0 && (job->action[i].kind != ACTION_SAVE || job->action[i].save != job->action[load].save))
+        i--;
+    return i;
+}
+
+/* Updates that the state behind the first `actions` actions has seen. */
+static int64_t updates_before(const struct job *job, int actions) {
+    int64_t updates = 0;
+    for (int i = 0; i < actions; i++) {
+        if (job->action[i].kind == ACTION_LOAD)
+            updates = updates_before(job, save_of(job, i));
+        updates += is_update(&job->action[i]);
+    }
+    return updates;
+}
+
 int64_t step_updates(const struct job *job, int step) {
     const struct action *last = step_action(job, step);
-    int64_t updates = 0;
     if (!job->trains)
         return last && !last->disabled && last->tenant >= 0 ? last->own_step : 0;
-    for (int i = 0; i < job->actions && &job->action[i] != last; i++)
-        updates += is_update(&job->action[i]);
-    return updates;
+    return updates_before(job, last ? (int)(last - job->action) : job->actions);
 }
 
 /* ---- slots */
 
-/* holder[n]: the tenant in slot n when step S is opened (S = job->steps: at the end), -1: free. */
-static void holders(const struct job *job, int step, int *holder) {
-    int slots = job->slots < SLOTS_MAX ? job->slots : SLOTS_MAX;
+/* holder[n]: the tenant in slot n behind the first `actions` actions, -1: free. */
+static void replay(const struct job *job, int slots, int actions, int *holder) {
     for (int n = 0; n < slots; n++)
         holder[n] = -1;
-    for (int i = 0; i < job->actions; i++) {
+    for (int i = 0; i < actions; i++) {
         const struct action *action = &job->action[i];
         bool acquire = action->kind == ACTION_ACQUIRE;
-        if (action->opens && action->step == step)
-            return;
+        if (action->kind == ACTION_LOAD)
+            replay(job, slots, save_of(job, i), holder);
         for (int n = 0; n < slots && (acquire || action->kind == ACTION_RELEASE); n++)
             if (holder[n] == (acquire ? -1 : action->tenant)) {
                 holder[n] = acquire ? action->tenant : -1;
                 break;
             }
     }
+}
+
+/* The same when step S is opened (S = job->steps: at the end). */
+static void holders(const struct job *job, int step, int *holder) {
+    int actions = 0;
+    while (actions < job->actions && !(job->action[actions].opens && job->action[actions].step == step))
+        actions++;
+    replay(job, job->slots < SLOTS_MAX ? job->slots : SLOTS_MAX, actions, holder);
 }
 
 int slot_tenant(const struct job *job, int step, int slot) {

@@ -37,7 +37,8 @@ static enum status twin_before_step(void *context, struct subject *subject, int 
         bool sound;
         if (owed->point.phase != PHASE_PARAM || owed->point.step != step)
             continue;
-        TRY(records_find(judge, twin->trace, &owed->point, owed->name, owed->place, false, &sound));
+        judge_enter(judge, owed->segment);
+        TRY(records_find(judge, &twin->trace[owed->segment], &owed->point, owed->name, owed->place, false, &sound));
         if (!sound)
             continue;
         enum status status = records_whole(judge, owed->place, &whole);
@@ -56,7 +57,8 @@ static enum status twin_rank(void *context, int index, struct comm *comm,
     (void)index;
     twin.record = record;
     twin.sink = sink;
-    struct subject_hooks hooks = {.context = &twin, .record = twin_record, .before_step = twin_before_step};
+    struct subject_hooks hooks = {
+        .context = &twin, .record = twin_record, .before_step = twin_before_step, .save_folder = twin.judge->saves};
     return subject_run(twin.judge->job, &twin.mesh, NULL, &twin.rules, comm, &hooks);
 }
 
@@ -182,17 +184,18 @@ static enum status route_from_records(struct judge *judge, const struct trace *t
     return judge_route_make(route, judge->places.mesh, owed->place, experts, micro ? micro->tokens : 1, judge->x);
 }
 
-static enum status compare_all(struct judge *judge, const struct trace *trace, const struct trace *twin) {
+static enum status compare_all(struct judge *judge, const struct trace *twin) {
     for (int i = 0; i < judge->owed_count; i++) {
         const struct owed_point *owed = &judge->owed[i];
         if (!is_compared(judge->job, &owed->point))
             continue;
+        judge_enter(judge, owed->segment);
         if (owed->point.activation == ACT_TOPK_INDEX)
-            TRY(route_from_records(judge, trace, owed));
+            TRY(route_from_records(judge, judge->trace, owed));
         if (owed->place)
-            TRY(compare_point(judge, trace, twin, owed, owed->place));
+            TRY(compare_point(judge, judge->trace, twin, owed, owed->place));
         else
-            TRY(compare_exchanged(judge, trace, twin, owed));
+            TRY(compare_exchanged(judge, judge->trace, twin, owed));
     }
     for (int i = 0; twin->ranks > 0 && i < twin->rank[0].count; i++) {
         const char *name = twin->rank[0].record[i].name;
@@ -230,6 +233,7 @@ enum status judge_twin(struct judge *judge, const struct trace *trace) {
     struct trace alone = {0};
     enum status status;
     TRY(judge_count_once(judge));
+    judge_segments_trace(judge, trace);
     if (judge->one->fault)
         judge->one->fault->plant(&twin.rules);
     twin.rules.skip.operation = COLLECTIVE_NONE; /* one rank has nobody to leave alone */
@@ -237,7 +241,7 @@ enum status judge_twin(struct judge *judge, const struct trace *trace) {
     world_run(world, 0, judge->one->limit, &outcome);
     if (outcome.kind == OUTCOME_DONE) {
         TRY_DONE(world_trace(world, &alone));
-        TRY_DONE(compare_all(judge, trace, &alone));
+        TRY_DONE(compare_all(judge, &alone));
     } else {
         TRY_DONE(twin_died(judge, &outcome));
     }

@@ -86,6 +86,8 @@ enum {
     OPTION_THREADS,
     OPTION_DEVICE,
     OPTION_RANKS,
+    OPTION_LAUNCHED, /* the two between harness and mpi ranks alone */
+    OPTION_SAVES,
     OPTION_FILTER,
     OPTION_DTYPE,
     OPTION_KEEP,
@@ -110,6 +112,11 @@ static enum status take_option(int option, struct run_options *out) {
         TRY(read_count("--ranks", optarg, 1024, &out->cases.world));
         if (out->cases.world == 0)
             return status_fail(STATUS_INPUT, "--ranks 0: no world is empty, expected 1 to 1024");
+        return STATUS_OK;
+    case OPTION_LAUNCHED:
+        return read_count("--launched", optarg, 1024, &out->cases.launched);
+    case OPTION_SAVES:
+        out->saves = optarg;
         return STATUS_OK;
     case OPTION_FILTER:
         out->cases.filter = optarg;
@@ -147,6 +154,8 @@ static enum status read_options(int count, char **words, struct run_options *out
                                             {"threads", no_argument, NULL, OPTION_THREADS},
                                             {"device", required_argument, NULL, OPTION_DEVICE},
                                             {"ranks", required_argument, NULL, OPTION_RANKS},
+                                            {"launched", required_argument, NULL, OPTION_LAUNCHED},
+                                            {"saves", required_argument, NULL, OPTION_SAVES},
                                             {"filter", required_argument, NULL, OPTION_FILTER},
                                             {"dtype", required_argument, NULL, OPTION_DTYPE},
                                             {"keep", required_argument, NULL, OPTION_KEEP},

@@ -13,6 +13,7 @@ struct run_options {
     const char *engine_name; /* "local", "mpi", "nccl" */
     const char *device;      /* "cpu", "cuda" */
     const char *keep, *json, *junit;
+    const char *saves; /* mpi ranks: where checkpoints stand; else the harness makes a folder */
     bool quiet;
     const char *program;    /* this binary, for mpi ranks */
     char *const *arguments; /* its arguments behind `run`, for mpi ranks */
@@ -27,7 +28,9 @@ int run_worker(const struct run_options *options, const char *folder);
 /* Prints the note of a failure in one line on stderr. Returns the exit code: 2 for what the user can mend, else 3. */
 int run_failure(enum status status);
 
-/* What every rank does for case `index` of a struct case_list: the subject under the case's rules. */
+/* What every rank does for segment `index` of the list that harness and ranks share: the subject under the case's
+ * rules.
+ */
 enum status run_rank(void *context, int index, struct comm *comm,
                      enum status (*record)(void *sink, const struct point *point, const struct tensor *data),
                      void *sink);

@@ -143,7 +143,8 @@ static void print_action(const struct job *job, const struct action *action) {
     static const char *const words[] = {
         [ACTION_ACQUIRE] = "acquire", [ACTION_TRAIN] = "train",     [ACTION_ACCUMULATE] = "accumulate",
         [ACTION_STEP] = "step",       [ACTION_RELEASE] = "release", [ACTION_EVALUATE] = "evaluate",
-        [ACTION_ENTER] = "activate",  [ACTION_LEAVE] = "leave",     [ACTION_EXPORT] = "export"};
+        [ACTION_ENTER] = "activate",  [ACTION_LEAVE] = "leave",     [ACTION_EXPORT] = "export",
+        [ACTION_SAVE] = "save",       [ACTION_LOAD] = "load"};
     printf("    line %-4d %-10s %-12s", action->line, words[action->kind],
            action->tenant >= 0 ? job->tenant[action->tenant].name : "none");
     if (action->micros > 0 || action->kind == ACTION_STEP)

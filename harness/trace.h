@@ -48,5 +48,7 @@ enum status arena_trace(struct arena *arena, struct trace *out); /* views of all
 
 /* A digest of a trace's bits (names, shapes, bytes; ranks in order): equal traces, equal digest. 32 hex digits. */
 void trace_digest(const struct trace *trace, char out[33]);
+/* Of several traces in their order; of one, its own. */
+void traces_digest(const struct trace *trace, int count, char out[33]);
 
 #endif

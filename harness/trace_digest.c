@@ -56,8 +56,7 @@ static void mix_record(struct lanes *lanes, const struct trace_record *record) {
     mix_bytes(lanes, tensor->data, tensor_bytes(tensor));
 }
 
-void trace_digest(const struct trace *trace, char out[33]) {
-    struct lanes lanes = {UINT64_C(0x9e3779b97f4a7c15), (uint64_t)trace->ranks};
+static void mix_trace(struct lanes *lanes, const struct trace *trace) {
     for (int r = 0; r < trace->ranks; r++) {
         const struct trace_rank *rank = &trace->rank[r];
         const struct trace_record **sorted = malloc(((size_t)rank->count + 1) * sizeof *sorted);
@@ -66,11 +65,24 @@ void trace_digest(const struct trace *trace, char out[33]) {
         for (int i = 0; i < rank->count; i++)
             sorted[i] = &rank->record[i];
         qsort(sorted, (size_t)rank->count, sizeof *sorted, by_name);
-        mix(&lanes, (uint64_t)r, (uint64_t)rank->count);
+        mix(lanes, (uint64_t)r, (uint64_t)rank->count);
         for (int i = 0; i < rank->count; i++)
-            mix_record(&lanes, sorted[i]);
+            mix_record(lanes, sorted[i]);
         free(sorted);
+    }
+}
+
+void traces_digest(const struct trace *trace, int count, char out[33]) {
+    struct lanes lanes = {UINT64_C(0x9e3779b97f4a7c15), (uint64_t)trace->ranks};
+    for (int i = 0; i < count; i++) {
+        if (i > 0)
+            mix(&lanes, (uint64_t)i, (uint64_t)trace[i].ranks);
+        mix_trace(&lanes, &trace[i]);
     }
     uint64_t a = finish(lanes.a + lanes.b), b = finish(lanes.b ^ rotate(lanes.a, 32));
     snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, a, b);
+}
+
+void trace_digest(const struct trace *trace, char out[33]) {
+    traces_digest(trace, 1, out);
 }

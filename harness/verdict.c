@@ -57,6 +57,14 @@ static enum status blank_finding(struct report_finding *out, enum finding_kind k
     return copy(text, &out->text);
 }
 
+enum status verdict_unusable(struct report_case *out) {
+    char text[1200];
+    snprintf(text, sizeof text, "the judge could not go on: %s", status_note());
+    status_clear();
+    out->verdict = VERDICT_FAIL;
+    return out->finding.present ? STATUS_OK : blank_finding(&out->finding, FINDING_VALUE, -1, text);
+}
+
 static enum status order_finding(const struct outcome *outcome, struct report_case *out) {
     const struct board_fault *fault = &outcome->fault;
     TRY(blank_finding(&out->finding, FINDING_ORDER, fault->rank, fault->text));
@@ -96,12 +104,12 @@ static enum status dump_path(const struct verdict_input *input, const char *name
 }
 
 /* Rank files of an earlier, larger world would be read as this dump's. */
-static enum status remove_old_ranks(const struct verdict_input *input, int world) {
-    char name[64];
+static enum status remove_old_ranks(const struct verdict_input *input, const char *below, int world) {
+    char name[96];
     bool found = true;
     for (int rank = world; found; rank++) {
         char *path = NULL;
-        snprintf(name, sizeof name, "rank%05d.safetensors", rank);
+        snprintf(name, sizeof name, "%srank%05d.safetensors", below, rank);
         TRY(dump_path(input, name, &path));
         found = unlink(path) == 0;
         free(path);
@@ -109,19 +117,22 @@ static enum status remove_old_ranks(const struct verdict_input *input, int world
     return STATUS_OK;
 }
 
-static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
-    const struct test_case *one = input->one;
-    int world = mesh_world(&one->mesh);
-    char name[64], world_text[16], rank_text[16], mesh[128];
+/* The rank files of one segment: beside the reference's, or, of a later segment, in a folder of their own. */
+static enum status write_segment(struct judge *judge, const struct verdict_input *input, int segment) {
+    const struct case_segment part = case_segment(input->one, segment);
+    int world = mesh_world(&part.mesh);
+    char name[96], below[48] = "", world_text[16], rank_text[16], mesh[128];
     char *path = NULL, *layout = NULL;
-    enum status status;
-    TRY(folder_make(input->keep));
-    TRY_DONE(remove_old_ranks(input, world));
-    TRY_DONE(judge_layout_json(judge, &layout));
-    TRY_DONE(dump_path(input, "reference.safetensors", &path));
-    TRY_DONE(judge_write_reference(judge, path));
+    enum status status = STATUS_OK;
+    if (segment > 0) {
+        snprintf(below, sizeof below, "segment.%d/", segment);
+        TRY_DONE(dump_path(input, below, &path));
+        TRY_DONE(folder_make(path));
+    }
+    TRY_DONE(remove_old_ranks(input, below, world));
+    TRY_DONE(judge_segment_layout_json(judge, segment, &layout));
     snprintf(world_text, sizeof world_text, "%d", world);
-    judge_mesh_json(mesh, sizeof mesh, &one->mesh);
+    judge_mesh_json(mesh, sizeof mesh, &part.mesh);
     for (int rank = 0; rank < world; rank++) {
         snprintf(rank_text, sizeof rank_text, "%d", rank);
         struct safetensors_pair metadata[] = {{"schema", "shardproof.trace/1"},
@@ -129,14 +140,84 @@ static enum status write_dump(struct judge *judge, const struct verdict_input *i
                                               {"world", world_text},
                                               {"mesh", mesh},
                                               {"layout", layout}};
-        snprintf(name, sizeof name, "rank%05d.safetensors", rank);
+        snprintf(name, sizeof name, "%srank%05d.safetensors", below, rank);
         TRY_DONE(dump_path(input, name, &path));
-        TRY_DONE(trace_write_rank(path, &input->trace->rank[rank], metadata, 5));
+        TRY_DONE(trace_write_rank(path, &input->trace[segment].rank[rank], metadata, 5));
     }
 done:
     free(path);
     free(layout);
     return status;
+}
+
+static enum status write_dump(struct judge *judge, const struct verdict_input *input) {
+    char *path = NULL;
+    enum status status;
+    TRY(folder_make(input->keep));
+    TRY_DONE(dump_path(input, "reference.safetensors", &path));
+    TRY_DONE(judge_write_reference(judge, path));
+    for (int segment = 0; segment < case_segments(input->one); segment++)
+        TRY_DONE(write_segment(judge, input, segment));
+done:
+    free(path);
+    return status;
+}
+
+/* ---- exported files: what lies on the disk is what rank 0 recorded */
+
+static bool same_record(const struct verdict_input *input, const char *name, const struct tensor *stored) {
+    for (int segment = 0; segment < case_segments(input->one); segment++) {
+        const struct trace_record *record = trace_find(&input->trace[segment], 0, name);
+        if (record)
+            return record->tensor.dtype == stored->dtype && tensor_same_shape(&record->tensor, stored) &&
+                   memcmp(record->tensor.data, stored->data, tensor_bytes(stored)) == 0;
+    }
+    return false;
+}
+
+static enum status wrong_file(struct report_case *out, const char *path, const char *key) {
+    char text[4600];
+    snprintf(text, sizeof text, "%.4000s: %.300s is not what rank 0 recorded for the export", path, key);
+    out->verdict = VERDICT_FAIL;
+    if (out->finding.present)
+        return report_strings_add(&out->consequences, text);
+    TRY(blank_finding(&out->finding, FINDING_VALUE, 0, text));
+    TRY(copy("export", &out->finding.phase));
+    return copy(key, &out->finding.tensor);
+}
+
+static enum status check_export(const struct verdict_input *input, const struct action *action,
+                                struct report_case *out) {
+    const struct tenant *tenant = &input->one->job.tenant[action->tenant];
+    struct safetensors file = {0};
+    char name[POINT_NAME_MAX], below[160];
+    char *path = NULL;
+    enum status status;
+    snprintf(below, sizeof below, "export/step.%d/%s/adapter_model.safetensors", action->step, tenant->name);
+    TRY(dump_path(input, below, &path));
+    TRY_DONE(safetensors_open(&file, path));
+    if (file.count != 2 * tenant->adapter.count)
+        TRY_DONE(wrong_file(out, path, "the number of tensors"));
+    for (int i = 0; i < file.count; i++) {
+        struct point point = POINT_NONE;
+        point.phase = PHASE_EXPORT;
+        point.step = action->step;
+        point.tenant = tenant->name;
+        point.scalar = file.entries[i].name;
+        if (!same_record(input, point_name(name, &point), &file.entries[i].tensor))
+            TRY_DONE(wrong_file(out, path, file.entries[i].name));
+    }
+done:
+    safetensors_close(&file);
+    free(path);
+    return status;
+}
+
+static enum status check_exports(const struct verdict_input *input, struct report_case *out) {
+    for (int i = 0; i < input->one->job.actions; i++)
+        if (input->one->job.action[i].kind == ACTION_EXPORT)
+            TRY(check_export(input, &input->one->job.action[i], out));
+    return STATUS_OK;
 }
 
 static enum status judge_trace(const struct verdict_input *input, struct report_case *out) {
@@ -149,14 +230,17 @@ static enum status judge_trace(const struct verdict_input *input, struct report_
     TRY_DONE(judge_make(&judge, one, out));
     TRY_DONE(judge_owed(judge));
     judge_keep(judge, input->keep != NULL);
+    judge_saves(judge, input->saves);
     TRY_DONE(judge_relay(judge, input->trace));
     TRY_DONE(judge_twin(judge, input->trace));
     if (answers)
         TRY_DONE(judge_answers(judge, input->trace, answers));
     TRY_DONE(judge_close(judge, input->trace));
-    if (input->keep)
+    if (input->keep) {
         TRY_DONE(write_dump(judge, input));
-    trace_digest(input->trace, out->digest);
+        TRY_DONE(check_exports(input, out));
+    }
+    traces_digest(input->trace, case_segments(one), out->digest);
 done:
     judge_free(judge);
     answers_free(answers);

@@ -69,6 +69,8 @@ static inline struct num num_divide(const struct arithmetic *m, struct num a, st
     if (num_is_zero(a))
         return num_exact(a.x / b.x);
     double x = a.x / b.x;
+    if (!(fabs(b.x) + b.e <= m->largest)) /* the subject's divisor may be infinite, its quotient 0 */
+        return (struct num){x, fabs(x) + m->eta};
     double least = fabs(b.x) - b.e;
     return num_fin(m, x, least > 0 ? (a.e + fabs(x) * b.e) / least : INFINITY, 1);
 }

@@ -50,6 +50,8 @@ struct reference_hooks {
     enum status (*emit)(void *context, const struct point *point, struct value *value);
     /* After a tenant's acquire; may be NULL. The hook may call the reference_answer_* functions below. */
     enum status (*acquired)(void *context, struct reference *reference, int tenant);
+    /* Before action number `index`, and with job->actions before the last `param` points; dry too. May be NULL. */
+    enum status (*at_action)(void *context, int index);
 };
 
 struct reference_options {

@@ -2,6 +2,7 @@
 #include "reference/bound.h"
 #include "reference/linear.h"
 #include "reference/optimizer.h"
+#include "reference/saved.h"
 #include "reference/walk.h"
 
 /* One micro-batch; its LOSS_SUM joins the window. */
@@ -117,7 +118,8 @@ static enum status run_acquire(struct reference *r, int tenant) {
 static bool needs_slot(const struct action *action) {
     if (action->kind == ACTION_EVALUATE)
         return action->tenant >= 0;
-    return action->kind != ACTION_ACQUIRE && action->kind != ACTION_ENTER && action->kind != ACTION_LEAVE;
+    return action->kind != ACTION_ACQUIRE && action->kind != ACTION_ENTER && action->kind != ACTION_LEAVE &&
+           action->kind != ACTION_SAVE && action->kind != ACTION_LOAD;
 }
 
 static enum status run_action(struct reference *r, const struct action *action) {
@@ -138,6 +140,10 @@ static enum status run_action(struct reference *r, const struct action *action) 
         return run_evaluate(r, action);
     case ACTION_EXPORT:
         return run_export(r, action);
+    case ACTION_SAVE:
+        return reference_save(r, action->save);
+    case ACTION_LOAD:
+        return reference_load(r, action->save);
     case ACTION_ENTER:
     case ACTION_LEAVE:
         return STATUS_OK; /* inner actions name their tenant */
@@ -145,13 +151,20 @@ static enum status run_action(struct reference *r, const struct action *action) 
     return status_fail(STATUS_INTERNAL, "unknown action %d", (int)action->kind);
 }
 
+static enum status at_action(const struct reference *r, int index) {
+    return r->hooks->at_action ? r->hooks->at_action(r->hooks->context, index) : STATUS_OK;
+}
+
 enum status reference_run(const struct job *job, const struct reference_options *options,
                           const struct reference_hooks *hooks) {
     struct reference reference;
     enum status status;
     TRY(reference_make(&reference, job, options, hooks));
-    for (int i = 0; i < job->actions; i++)
+    for (int i = 0; i < job->actions; i++) {
+        TRY_DONE(at_action(&reference, i));
         TRY_DONE(run_action(&reference, &job->action[i]));
+    }
+    TRY_DONE(at_action(&reference, job->actions));
     reference.step = job->steps;
     TRY_DONE(reference_emit_state(&reference, -1));
 done:

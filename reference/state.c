@@ -1,6 +1,7 @@
 #include "reference/state.h"
 
 #include "reference/adapter.h"
+#include "reference/saved.h"
 
 #include <stdlib.h>
 
@@ -61,7 +62,8 @@ static enum status allocate(struct reference *r) {
     r->weight = calloc((size_t)r->inventory->count + 1, sizeof *r->weight);
     r->master = calloc((size_t)r->inventory->count + 1, sizeof *r->master);
     r->holding = calloc((size_t)r->job->slots + 1, sizeof *r->holding);
-    if (!r->weight || !r->master || !r->holding)
+    r->saved = calloc((size_t)r->job->saves + 1, sizeof *r->saved);
+    if (!r->weight || !r->master || !r->holding || !r->saved)
         return status_fail(STATUS_MEMORY, "out of memory in the reference");
     for (int slot = 0; slot < r->job->slots; slot++)
         TRY(allocate_holding(&r->holding[slot], (size_t)r->inventory->count));
@@ -164,6 +166,9 @@ void reference_free(struct reference *r) {
     for (int slot = 0; r->holding && slot < slots; slot++)
         free_holding(&r->holding[slot], params);
     free(r->holding);
+    for (int save = 0; r->saved && save < r->job->saves; save++)
+        saved_free(&r->saved[save], params, slots);
+    free(r->saved);
     *r = (struct reference){0};
 }
 

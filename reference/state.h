@@ -23,6 +23,8 @@ struct holding {
     struct window window;
 };
 
+struct saved;
+
 struct reference {
     const struct job *job;
     const struct model_config *config;
@@ -34,6 +36,7 @@ struct reference {
     struct value *master;    /* [parameters] wide copies of base parameters that train, if the job keeps them */
     struct value *weight;    /* [parameters]; empty for an alias */
     struct holding *holding; /* [slots] */
+    struct saved *saved;     /* [job->saves] what the script has saved so far (saved.h) */
     int step;                /* S */
 };
 

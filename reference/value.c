@@ -1,6 +1,7 @@
 #include "reference/value.h"
 
 #include <math.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@ struct arithmetic arithmetic_make(enum dtype dtype, bool dry, bool bounds) {
         .dtype = wide ? dtype : DTYPE_F32,
         .u = wide ? 0x1p-53 : 0x1p-24,
         .eta = wide ? 0x1p-1022 : 0x1p-126,
+        .largest = wide ? DBL_MAX : (double)FLT_MAX,
         .dry = dry,
         .bounds = bounds && !dry,
     };

@@ -9,6 +9,7 @@ struct arithmetic {
     enum dtype dtype; /* of the subject's arithmetic and constants: float32 in a bfloat16 job */
     double u;         /* its unit roundoff */
     double eta;       /* results below may be flushed to zero: the smallest normal number */
+    double largest;   /* results beyond may be infinite */
     bool dry;         /* values have shapes only */
     bool bounds;      /* values have e */
 };

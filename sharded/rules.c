@@ -62,6 +62,9 @@ PLANT(norm_experts_one_ep_rank, norm.one_ep_rank, true)
 PLANT(one_step_late, move_before_state, true)
 PLANT(adamw_foreign_counter, one_counter, true)
 PLANT(decay_on_inactive_rows, update_all_rows, true)
+PLANT(checkpoint_moments_of_ep_rank_0, load.state_of_ep_rank_0, true)
+PLANT(checkpoint_counter_lost, load.counter_lost, true)
+PLANT(checkpoint_slot_order, load.slots_reversed, true)
 PLANT(frozen_base_updated, decay_frozen, true)
 
 #define PLANT_SUM(name, glob, along)                                                                                   \
@@ -161,6 +164,12 @@ const struct rule_fault rule_faults[] = {
     {"master_copy_lost", "Updates start from the rounded parameter instead of its float32 master copy.",
      master_copy_lost},
     {"frozen_base_updated", "Weight decay reaches the base weights that do not train.", frozen_base_updated},
+    {"checkpoint_moments_of_ep_rank_0", "A load gives every EP rank the experts' optimizer state of EP rank 0.",
+     checkpoint_moments_of_ep_rank_0},
+    {"checkpoint_counter_lost", "A load forgets the step counters: AdamW's bias correction begins anew.",
+     checkpoint_counter_lost},
+    {"checkpoint_slot_order", "A load lists the slots in falling order: tenants get each other's tensors.",
+     checkpoint_slot_order},
     {"reduce_scatter_left_out", "Rank 1 leaves its first reduce-scatter out.", reduce_scatter_left_out},
     {0},
 };

@@ -69,6 +69,14 @@ struct rules {
     bool master_lost;       /* updates start from the rounded parameter although a master copy is kept: false */
     bool decay_frozen;      /* weight decay reaches base weights that do not train: false */
 
+    /* checkpoints */
+    struct {
+        bool state_of_ep_rank_0; /* experts' optimizer state is EP rank 0's on every rank: false */
+        bool counter_lost;       /* step counters are 0 after a load: false */
+        bool slots_reversed;     /* slots come back in falling order: false */
+        bool keys_by_depth;      /* PEFT's keys of packed experts by nesting depth, down_proj first: false */
+    } load;
+
     struct { /* one collective that one rank leaves out: COLLECTIVE_NONE */
         enum collective operation;
         int rank;

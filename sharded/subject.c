@@ -1,5 +1,6 @@
 #include "sharded/subject.h"
 
+#include "sharded/checkpoint.h"
 #include "sharded/record.h"
 #include "sharded/state.h"
 #include "sharded/step.h"
@@ -51,6 +52,10 @@ static enum status run_action(struct subject *subject, const struct action *acti
         return STATUS_OK;
     case ACTION_EXPORT:
         return export_tenant(subject, action);
+    case ACTION_SAVE:
+        return checkpoint_save(subject, action->save);
+    case ACTION_LOAD:
+        return checkpoint_load(subject, action->save);
     }
     return status_fail(STATUS_INTERNAL, "action %d is not known", (int)action->kind);
 }
@@ -58,8 +63,11 @@ static enum status run_action(struct subject *subject, const struct action *acti
 static enum status run_script(struct subject *subject) {
     TRY(store_open(subject));
     TRY(slots_open(subject));
-    for (int i = 0; i < subject->job->actions; i++)
+    int actions = subject->job->actions, end = subject->hooks->end > 0 ? subject->hooks->end : actions;
+    for (int i = subject->hooks->first; i < end; i++)
         TRY(run_action(subject, &subject->job->action[i]));
+    if (end < actions)
+        return STATUS_OK;
     subject->slots.acting = -1;
     subject->step = subject->job->steps;
     return record_holdings(subject);

@@ -23,6 +23,11 @@ struct subject_hooks {
     /* Where exported PEFT folders go: EXPORT_FOLDER/step.S/TENANT; NULL: nothing is written, the records are made all
      * the same. */
     const char *export_folder;
+    /* Where checkpoints lie: SAVE_FOLDER/NAME. NULL: a save or a load is a failure. */
+    const char *save_folder;
+    /* The part of the script that runs in this world: actions [first, end), end 0: to the last. It begins with nothing
+     * or with a load; the `param` records of the end belong to the part that has the last action. */
+    int first, end;
 };
 
 /* Collective. `mesh` has the axes ep and fsdp in either order (sizes may be 1); `layout` NULL: the built-in one. */

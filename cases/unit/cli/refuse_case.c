@@ -100,8 +100,7 @@ Test(cli, refuses_what_does_not_exist) {
 
 Test(cli, refuses_later_features_by_name) {
     ROWS(
-        {7, "script: [{save: {name: a, form: full}}]", 7, "not supported"},
-        {7, "script: [{load: {from: a}}]", 7, "not supported"},
+        {7, "script: [{load: {from: a}}]", 7, "no checkpoint 'a' was saved before"},
         {7, "script: [{acquire: ada}, {export: {tenant: ada, merged: true}}]", 7, "merged weights is not supported"}, );
 }
 

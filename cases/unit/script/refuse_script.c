@@ -102,6 +102,37 @@ Test(refuse_script, keys_of_entries) {
     refused(SCRIPT "  - accumulate: {tenant: ada}", AFTER,
             "the key 'micro' is missing, expected a list of micro-batches");
     refused(SCRIPT "  - step: {tenant: ada, micro: [0]}", AFTER, "step: unknown key 'micro', expected one of: tenant");
-    refused(SCRIPT "  - save: {name: a, form: full}", AFTER,
-            "this script entry is not supported by version " REPORT_VERSION ", expected no save and no load");
+    refused(SCRIPT "  - save: {name: a, from: b}", AFTER, "save: unknown key 'from', did you mean 'form'?");
+    refused(SCRIPT "  - load: {form: full}", AFTER, "load: unknown key 'form', did you mean 'from'?");
+}
+
+Test(refuse_script, checkpoints) {
+    refused(SCRIPT "  - save: {form: full}", AFTER, "the key 'name' is missing, expected the name of a checkpoint");
+    refused(SCRIPT "  - save: {name: ../a}", AFTER,
+            "'../a' is no name of a checkpoint, expected at most 63 of [a-z0-9_]");
+    refused(SCRIPT "  - save: {name: a, form: half}", AFTER, "form 'half' is unknown, expected sharded or full");
+    refused(SCRIPT "  - save: {name: a}\n  - save: {name: a}", AFTER + 1, "'a' is saved twice, expected another name");
+    refused(SCRIPT "  - save: {name: a}\n  - load: {from: b}", AFTER + 1,
+            "no checkpoint 'b' was saved before, expected `save: {name: b}`");
+    refused(SCRIPT "  - load: {from: a}\n  - save: {name: a}", AFTER,
+            "no checkpoint 'a' was saved before, expected `save: {name: a}`");
+    refused(SCRIPT "  - save: {name: a}\n  - load: {from: a, mesh: {tp: 2}}", AFTER + 1,
+            "mesh: unknown key 'tp', did you mean 'ep'?");
+}
+
+Test(refuse_script, checkpoints_stand_free) {
+    refused(SCRIPT "  - accumulate: {tenant: ada, micro: [1]}\n  - save: {name: a}", AFTER + 1,
+            "save stands while the window of ada is open, expected `step: {tenant: ada}` before");
+    refused(SCRIPT "  - save: {name: a}\n  - accumulate: {tenant: ada, micro: [1]}\n  - load: {from: a}", AFTER + 2,
+            "load stands while the window of ada is open, expected `step: {tenant: ada}` before");
+    refused(SCRIPT "  - activate: {tenant: none, script: [{save: {name: a}}]}", AFTER,
+            "save stands inside an activation, expected it outside");
+}
+
+/* Tenants and slots are those of the save: who came later is gone, who left is back. */
+Test(refuse_script, after_a_load_the_slots_are_those_of_the_save) {
+    refused(SCRIPT "  - save: {name: a}\n  - acquire: bob\n  - load: {from: a}\n  - train: {tenant: bob, micro: [0]}",
+            AFTER + 3, "tenant bob has no slot here, expected `acquire: bob` before");
+    refused(SCRIPT "  - save: {name: a}\n  - release: ada\n  - load: {from: a}\n  - acquire: ada", AFTER + 3,
+            "tenant ada holds a slot already, expected `release: ada` before");
 }

@@ -109,8 +109,13 @@ static enum status keep(void *context, const struct point *point, const struct t
 static enum status run_rank(struct comm *comm, void *context) {
     struct run *run = context;
     struct keeper keeper = {run, comm_rank(comm)};
-    const struct subject_hooks hooks = {
-        .context = &keeper, .record = keep, .before_step = run->before_step, .export_folder = run->export_folder};
+    const struct subject_hooks hooks = {.context = &keeper,
+                                        .record = keep,
+                                        .before_step = run->before_step,
+                                        .export_folder = run->export_folder,
+                                        .save_folder = run->save_folder,
+                                        .first = run->first,
+                                        .end = run->end};
     return subject_run(run->job, &run->mesh, run->layout, &run->rules, comm, &hooks);
 }
 

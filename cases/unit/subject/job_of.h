@@ -58,7 +58,9 @@ struct run { /* of a world */
     struct mesh mesh;
     struct rules rules;
     const struct layout_file *layout;
-    const char *export_folder;
+    const char *export_folder, *save_folder;
+    int first, end; /* actions, as in struct subject_hooks */
+    void *context;  /* the test's own */
     enum status (*before_step)(void *context, struct subject *subject, int step);
     struct kept *kept[16]; /* [rank], latest first */
     int records[16];
