@@ -101,14 +101,14 @@ enum status case_read_tenants(struct case_reader *reader) {
     if (!job->tenant)
         return status_fail(STATUS_MEMORY, "%s: out of memory", reader->yaml->path);
     for (int i = 0; i < map->count; i++) {
-        struct tenant *tenant = &job->tenant[job->tenants];
+        struct tenant *tenant =
+            &job->tenant[job->tenants++]; /* counted before it is filled: case_free has it on failure */
         TRY(yaml_expect(reader->yaml, map->items[i], YAML_MAP, "a tenant"));
         TRY(tenant_name(reader, map, i, tenant));
         if (yaml_get(map->items[i], "adapter"))
             TRY(tenant_from_folder(reader, map->items[i], tenant));
         else
             TRY(tenant_made(reader, map->items[i], tenant));
-        job->tenants++;
     }
     return STATUS_OK;
 }

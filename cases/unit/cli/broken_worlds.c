@@ -48,14 +48,6 @@ static struct processes ranks_at_work(const struct scratch *scratch, const struc
     return ranks;
 }
 
-/* A rank that loses its mpirun is ended by OpenMPI from a thread of its own, where LeakSanitizer cannot work. */
-static void leaks_unwatched(void) {
-    char text[4096];
-    const char *options = getenv("ASAN_OPTIONS");
-    snprintf(text, sizeof text, "%s%sdetect_leaks=0", options ? options : "", options ? ":" : "");
-    setenv("ASAN_OPTIONS", text, 1);
-}
-
 struct run {
     struct scratch scratch;
     struct command command;
@@ -66,7 +58,7 @@ struct run {
 /* Starts both cases and stops the victim as soon as the ranks are there: so the case cannot end before it is killed. */
 static struct run start_and_stop(const char *engine, const char *limit) {
     struct run run = {.scratch = scratch_make()};
-    leaks_unwatched();
+    command_leaks_unwatched();
     char *list = make_list(&run.scratch, limit), *json = scratch_path(&run.scratch, "report.json");
     const char *const words[] = {"run", list, "--engine", engine, "--json", json, NULL};
     bool mpi = strcmp(engine, "mpi") == 0;
@@ -141,7 +133,7 @@ Test(cli, stopped_rank_mpi) {
 static void end_harness(const char *engine, int signal, bool group, int early_ms) {
     struct scratch scratch = scratch_make();
     int segments = shared_segments();
-    leaks_unwatched();
+    command_leaks_unwatched();
     char *path = make_list(&scratch, "60"), what[64];
     snprintf(what, sizeof what, "%s, signal %d", engine, signal);
     const char *const words[] = {"run", path, "--engine", engine, NULL};
@@ -201,7 +193,7 @@ Test(cli, nothing_is_left_after_a_broken_pipe) {
     struct scratch scratch = scratch_make();
     char command[8192],
         *path = scratch_case(&scratch, "case.yaml", 3, "matrix: {mesh: [{ep: 2}, {ep: 3}, {ep: 4}, {ep: 6}]}");
-    leaks_unwatched();
+    command_leaks_unwatched();
     snprintf(command, sizeof command, "TMPDIR=%s %s run --engine mpi %s | head -n 1 >/dev/null", scratch.tmp,
              command_program(), path);
     cr_expect_eq(system(command), 0);
